@@ -15,7 +15,7 @@ class BuildWithProtocols(build_py):
         super().run()
         target = "." if self.editable_mode else self.build_lib
         outputs = [f"--{kind}_out={target}" for kind in ("python", "pyi", "grpc_python")]
-        if protoc.main(["protoc", "-I.", *outputs, *map(str, sorted(Path("fs/proto").glob("*.proto")))]):
+        if protoc.main(["protoc", "-I.", *outputs, *map(str, sorted(Path("speedwell/fs/proto").glob("*.proto")))]):
             raise ExecError("protoc failed")
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from fs.nameserver.recovery_plan import BALANCED_WITHIN, overfull
-from fs.proto.speedwell_pb2 import DataserverStatus
+from speedwell.fs.nameserver.recovery_plan import BALANCED_WITHIN, overfull
+from speedwell.fs.proto.speedwell_pb2 import DataserverStatus
 
 
 def to_move(statuses: Iterable[DataserverStatus]) -> dict[str, int]:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fs import paths
-from fs.errors import NoSuchFile
+from speedwell.fs import paths
+from speedwell.fs.errors import NoSuchFile
 
 if TYPE_CHECKING:
-    from fs.client import Client
+    from speedwell.fs.client import Client
 
 PURGED_AT_ONCE = 1000
 
@@ -48,7 +48,7 @@ class Row:
 def run(client: Client, directory: bytes, work: Work, progress: Progress) -> list[Row]:
     """Measure in a directory of its own below `directory`, which is removed whatever happens.
 
-    Raises the errors of fs.errors, also if something could not be removed.
+    Raises the errors of speedwell.fs.errors, also if something could not be removed.
     """
     with (_own_directory(client, directory) as place, _source(work.big_bytes) as big_source,
           _source(work.small_bytes) as small_source):

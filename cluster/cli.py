@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 import click
 
-from fs import command_line
-from fs.ending import run_to_the_end
+from speedwell.fs import command_line
+from speedwell.fs.ending import run_to_the_end
 
 # name: module, attribute, the line in `speedwell --help` (so that the help imports no command)
 COMMANDS = {
@@ -82,7 +82,7 @@ class LazyGroup(click.Group):
         if name not in COMMANDS:
             return None
         module, attribute, _ = COMMANDS[name]
-        command = getattr(importlib.import_module(module), attribute)
+        command = getattr(importlib.import_module(f"speedwell.{module}"), attribute)
         assert isinstance(command, click.Command)
         return command
 
@@ -93,7 +93,7 @@ class LazyGroup(click.Group):
 
 def _print_version(context: click.Context, option: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from cluster.commands.version import installed
+        from speedwell.cluster.commands.version import installed
 
         click.echo(installed())
         context.exit()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from cluster.errors import ControllerSilent, NotRunning
-from fs.identity import files
-from fs.identity.known import identity_for
+from speedwell.cluster.errors import ControllerSilent, NotRunning
+from speedwell.fs.identity import files
+from speedwell.fs.identity.known import identity_for
 
 if TYPE_CHECKING:
     import requests

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from cluster.errors import InvalidState, NotRunning
-from cluster.processes import STATE_FILE, Processes
-from cluster.state_files import write_atomically
-from fs.identity.places import MACHINE_DIRECTORY, STATE_VARIABLE, state_directory
+from speedwell.cluster.errors import InvalidState, NotRunning
+from speedwell.cluster.processes import STATE_FILE, Processes
+from speedwell.cluster.state_files import write_atomically
+from speedwell.fs.identity.places import MACHINE_DIRECTORY, STATE_VARIABLE, state_directory
 
 
 @dataclass(frozen=True)

@@ -24,19 +24,19 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cluster.commands.up import MOUNT_ROOT
-from cluster.controller_client import session
-from cluster.errors import ClusterError, InvalidSetting
-from cluster.fabric import run_on_host
-from cluster.fabric_settings import read_settings
-from cluster.machine import switch_cpu_seconds
-from cluster.supervisor import down, up
-from cluster.tables import Table
-from fs import command_line, units
-from fs.client import Client
-from topo.emulation.processes import in_namespace
-from topo.fabric import Fabric, three_tier
-from topo.waiting import wait_for
+from speedwell.cluster.commands.up import MOUNT_ROOT
+from speedwell.cluster.controller_client import session
+from speedwell.cluster.errors import ClusterError, InvalidSetting
+from speedwell.cluster.fabric import run_on_host
+from speedwell.cluster.fabric_settings import read_settings
+from speedwell.cluster.machine import switch_cpu_seconds
+from speedwell.cluster.supervisor import down, up
+from speedwell.cluster.tables import Table
+from speedwell.fs import command_line, units
+from speedwell.fs.client import Client
+from speedwell.topo.emulation.processes import in_namespace
+from speedwell.topo.fabric import Fabric, three_tier
+from speedwell.topo.waiting import wait_for
 
 TREE = Path("/usr/lib/python3.11/encodings")
 LARGE_FILE_BYTES = 16 << 20
@@ -227,7 +227,7 @@ def _read(console: Console, cluster: dict[str, Any], reader: str, replica_policy
           path_policy: str) -> dict[str, Any]:
     host = cluster["hosts"][reader]
     name = f"{replica_policy} + {path_policy}"
-    argv = [sys.executable, "-m", "evaluation.timed_read", "/large", "--nameserver", cluster["nameserver"],
+    argv = [sys.executable, "-m", "speedwell.evaluation.timed_read", "/large", "--nameserver", cluster["nameserver"],
             "--controller", cluster["controller"], "--local-host", host["ip"],
             "--replica-policy", replica_policy, "--path-policy", path_policy]
     before, begin = switch_cpu_seconds(), time.monotonic()

@@ -1,6 +1,6 @@
 """A whole installation on an emulated fabric: switches, controller, nameserver, a dataserver per host, mounts.
 
-`FabricCluster` starts and stops one in this process. `cluster.supervisor` keeps one running in the
+`FabricCluster` starts and stops one in this process. `speedwell.cluster.supervisor` keeps one running in the
 background; `up` and `down` there are what the command line calls.
 """
 
@@ -14,13 +14,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cluster import host_agents, identities, mounts
-from cluster.controller_client import session
-from cluster.data_directories import directory_options
-from cluster.fabric_settings import FabricSettings
-from cluster.identities import with_identity
-from cluster.local_commands import durability_options
-from cluster.nameservers import (
+from speedwell.cluster import host_agents, identities, mounts
+from speedwell.cluster.controller_client import session
+from speedwell.cluster.data_directories import directory_options
+from speedwell.cluster.fabric_settings import FabricSettings
+from speedwell.cluster.identities import with_identity
+from speedwell.cluster.local_commands import durability_options
+from speedwell.cluster.nameservers import (
     EtcdMember,
     etcd_commands,
     etcd_names,
@@ -29,17 +29,17 @@ from cluster.nameservers import (
     require_etcd,
     stop_etcd,
 )
-from cluster.processes import Command, Processes, program
-from cluster.registration import wait_for_dataservers
-from coflow.report import host_key
-from controller.own_policies import POLICIES
-from controller.policy.registry import Kind
-from fs.coflows import ADDRESS_VARIABLE, KEY_FILE_VARIABLE
-from host_agent.channel import agent_key
-from topo.emulation import Emulation
-from topo.emulation.discovery import wait_for_hosts, wait_for_network
-from topo.emulation.processes import in_namespace
-from topo.fabric.machine import NAME, with_machine
+from speedwell.cluster.processes import Command, Processes, program
+from speedwell.cluster.registration import wait_for_dataservers
+from speedwell.coflow.report import host_key
+from speedwell.controller.own_policies import POLICIES
+from speedwell.controller.policy.registry import Kind
+from speedwell.fs.coflows import ADDRESS_VARIABLE, KEY_FILE_VARIABLE
+from speedwell.host_agent.channel import agent_key
+from speedwell.topo.emulation import Emulation
+from speedwell.topo.emulation.discovery import wait_for_hosts, wait_for_network
+from speedwell.topo.emulation.processes import in_namespace
+from speedwell.topo.fabric.machine import NAME, with_machine
 
 if TYPE_CHECKING:
     import requests

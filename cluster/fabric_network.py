@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fs.identity.places import MACHINE_DIRECTORY, VARIABLE
-from topo.network_namespace import enter
+from speedwell.fs.identity.places import MACHINE_DIRECTORY, VARIABLE
+from speedwell.topo.network_namespace import enter
 
 STATE_FILE = MACHINE_DIRECTORY / "fabric.json"
 

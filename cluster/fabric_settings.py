@@ -8,18 +8,18 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from cluster import host_agents, identities
-from cluster.data_directories import MAX_DIRECTORIES
-from cluster.errors import InvalidSetting
-from cluster.nameservers import MAX_NAMESERVERS, etcd_names, nameserver_names
-from controller.own_policies import POLICIES
-from controller.policy.registry import Kind
-from controller.settings import CoflowPolicy, PathPolicy, PlacementPolicy, ReplicaPolicy, TimeslicePolicy
-from controller.validation import reason
-from fs.identity import roles
-from fs.units import counted
-from topo.emulation.settings import Settings
-from topo.fabric import Fabric, InvalidFabric
+from speedwell.cluster import host_agents, identities
+from speedwell.cluster.data_directories import MAX_DIRECTORIES
+from speedwell.cluster.errors import InvalidSetting
+from speedwell.cluster.nameservers import MAX_NAMESERVERS, etcd_names, nameserver_names
+from speedwell.controller.own_policies import POLICIES
+from speedwell.controller.policy.registry import Kind
+from speedwell.controller.settings import CoflowPolicy, PathPolicy, PlacementPolicy, ReplicaPolicy, TimeslicePolicy
+from speedwell.controller.validation import reason
+from speedwell.fs.identity import roles
+from speedwell.fs.units import counted
+from speedwell.topo.emulation.settings import Settings
+from speedwell.topo.fabric import Fabric, InvalidFabric
 
 DIRECTORY = Path("/var/tmp/speedwell/fabric")
 

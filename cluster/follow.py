@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import click
 
-from cluster.progress import Meter
-from fs import units
+from speedwell.cluster.progress import Meter
+from speedwell.fs import units
 
 POLL_SECONDS = 0.5
 LINE_SECONDS = 2.0

@@ -9,14 +9,14 @@ from collections.abc import Callable, Container, Iterable, Mapping, Set
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from cluster.errors import CannotTell
-from fs import paths, units
-from fs.channel import ConnectionLost, MalformedFrame
-from fs.client.metadata import MetadataClient
-from fs.errors import NoSuchFile, NotADirectory
-from fs.identification import connect_identified
-from fs.nameserver.requests import file_id_text
-from fs.proto.speedwell_pb2 import (
+from speedwell.cluster.errors import CannotTell
+from speedwell.fs import paths, units
+from speedwell.fs.channel import ConnectionLost, MalformedFrame
+from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.errors import NoSuchFile, NotADirectory
+from speedwell.fs.identification import connect_identified
+from speedwell.fs.nameserver.requests import file_id_text
+from speedwell.fs.proto.speedwell_pb2 import (
     DIRECTORY,
     OK,
     ContentEntry,

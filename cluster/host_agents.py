@@ -14,12 +14,12 @@ from pathlib import Path
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster.controller_client import session
-from cluster.errors import NotRunning
-from cluster.processes import Command, program
-from fs.identity import files
-from topo.emulation.settings import Settings
-from topo.fabric import Fabric
+from speedwell.cluster.controller_client import session
+from speedwell.cluster.errors import NotRunning
+from speedwell.cluster.processes import Command, program
+from speedwell.fs.identity import files
+from speedwell.topo.emulation.settings import Settings
+from speedwell.topo.fabric import Fabric
 
 SCHEDULER = "timeslices"
 PORT, METRICS_PORT = 6657, 6658

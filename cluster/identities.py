@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from cluster.processes import Command, Processes
-from fs.identity import bearer, places
-from fs.identity.roles import CONTROLLER, OPERATOR, READER
+from speedwell.cluster.processes import Command, Processes
+from speedwell.fs.identity import bearer, places
+from speedwell.fs.identity.roles import CONTROLLER, OPERATOR, READER
 
 FOLDER = "identity"
 ENCRYPTING = ("speedwell-nameserver", "speedwell-dataserver")
@@ -21,7 +21,7 @@ OPERATORS = ("operator", OPERATOR)
 def prepare(directory: Path, names: Sequence[tuple[str, str]], host: str) -> None:
     """Issue what (name, role) lacks in the installation in `directory`, renew what is due. `host` is the IP address
     of members of etcd and of the controller. Raises IdentityError."""
-    from fs.identity.authority import Authority  # takes 30 ms
+    from speedwell.fs.identity.authority import Authority  # takes 30 ms
 
     Authority.make(directory / FOLDER).ensure(names, host)
     if any(role == CONTROLLER for _, role in names):

@@ -1,10 +1,10 @@
 """A whole installation on this machine's loopback: nameservers, dataservers, mount; no controller, no root.
 
-A supervisor (`cluster.local_supervisor`) stays behind `up` and starts again what ends, until `down`.
+A supervisor (`speedwell.cluster.local_supervisor`) stays behind `up` and starts again what ends, until `down`.
 
-    DIRECTORY/nameserver/        the namespace (cluster.nameservers says what several of them keep where)
+    DIRECTORY/nameserver/        the namespace (speedwell.cluster.nameservers says what several of them keep where)
     DIRECTORY/dataservers/NAME/  what each dataserver stores
-    DIRECTORY/{state.json,lock,logs/}  as cluster.processes keeps them
+    DIRECTORY/{state.json,lock,logs/}  as speedwell.cluster.processes keeps them
 """
 
 import os
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster import current, identities, local_metrics, mounts, parts
-from cluster.errors import AlreadyRunning, InvalidSetting, InvalidState, NotRunning
-from cluster.local_commands import (
+from speedwell.cluster import current, identities, local_metrics, mounts, parts
+from speedwell.cluster.errors import AlreadyRunning, InvalidSetting, InvalidState, NotRunning
+from speedwell.cluster.local_commands import (
     LOOPBACK,
     SUPERVISOR,
     address,
@@ -32,7 +32,7 @@ from cluster.local_commands import (
     ours,
     start_supervisor,
 )
-from cluster.nameservers import (
+from speedwell.cluster.nameservers import (
     MAX_NAMESERVERS,
     etcd_commands,
     etcd_names,
@@ -41,9 +41,9 @@ from cluster.nameservers import (
     require_etcd,
     stop_etcd,
 )
-from cluster.processes import Processes
-from cluster.registration import own_root_directory, wait_for_dataservers
-from fs.units import counted, size
+from speedwell.cluster.processes import Processes
+from speedwell.cluster.registration import own_root_directory, wait_for_dataservers
+from speedwell.fs.units import counted, size
 
 DEFAULT_DATASERVERS = 3
 DEFAULT_REPLICATION = 3

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cluster import mounts
-from cluster.data_directories import directory_options
-from cluster.errors import StartFailed
-from cluster.identities import OPERATORS, with_identity
-from cluster.local_metrics import is_free, with_metrics
-from cluster.nameservers import EtcdMember, etcd_commands, etcd_names, nameserver_commands, nameserver_names
-from cluster.processes import Command, Processes, program
-from fs.identity import roles
+from speedwell.cluster import mounts
+from speedwell.cluster.data_directories import directory_options
+from speedwell.cluster.errors import StartFailed
+from speedwell.cluster.identities import OPERATORS, with_identity
+from speedwell.cluster.local_metrics import is_free, with_metrics
+from speedwell.cluster.nameservers import EtcdMember, etcd_commands, etcd_names, nameserver_commands, nameserver_names
+from speedwell.cluster.processes import Command, Processes, program
+from speedwell.fs.identity import roles
 
 LOOPBACK = "127.0.0.1"
 SUPERVISOR = "supervisor"
@@ -92,7 +92,8 @@ def start_supervisor(processes: Processes, started: list[str]) -> None:
     """The process that starts again what ends. Raises StartFailed."""
     if processes.find(SUPERVISOR):
         return
-    processes.start(Command(SUPERVISOR, [sys.executable, "-m", "cluster.local_supervisor", str(processes.directory)]))
+    processes.start(Command(SUPERVISOR, [sys.executable, "-m", "speedwell.cluster.local_supervisor",
+                                         str(processes.directory)]))
     started.append(SUPERVISOR)
 
 

@@ -8,9 +8,9 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from cluster.nameservers import etcd_names, free_ports
-from cluster.processes import Command, Processes
-from cluster.state_files import write_atomically
+from speedwell.cluster.nameservers import etcd_names, free_ports
+from speedwell.cluster.processes import Command, Processes
+from speedwell.cluster.state_files import write_atomically
 
 TARGETS_FILE = "metrics-targets.json"
 

@@ -1,4 +1,4 @@
-"""Stays behind `speedwell up` where there is no fabric: `python -m cluster.local_supervisor DIRECTORY`.
+"""Stays behind `speedwell up` where there is no fabric: `python -m speedwell.cluster.local_supervisor DIRECTORY`.
 
 It starts again what ends. It is one of the installation's processes: `down` stops it, and `up` starts it again if it
 was killed. It needs nothing but what is on the disk, so a new one goes on where the old one ended.
@@ -11,13 +11,13 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from cluster import local_commands, parts
-from cluster.errors import NotRunning
-from cluster.identities import FOLDER
-from cluster.local_commands import SUPERVISOR, has_certificates
-from cluster.processes import Processes
-from cluster.supervision import Supervision
-from fs.identity.keeper import keep_renewed
+from speedwell.cluster import local_commands, parts
+from speedwell.cluster.errors import NotRunning
+from speedwell.cluster.identities import FOLDER
+from speedwell.cluster.local_commands import SUPERVISOR, has_certificates
+from speedwell.cluster.processes import Processes
+from speedwell.cluster.supervision import Supervision
+from speedwell.fs.identity.keeper import keep_renewed
 
 
 def main() -> None:
@@ -31,8 +31,8 @@ def main() -> None:
         supervision = Supervision(processes, lambda: kind.wanted(processes),
                                   lambda name: kind.command_again(processes, name))
         if SUPERVISOR in processes.settings.get("metrics", {}):
-            from cluster.supervisor_metrics import SupervisorMetrics  # takes 10 MiB
-            from fs import metrics
+            from speedwell.cluster.supervisor_metrics import SupervisorMetrics  # takes 10 MiB
+            from speedwell.fs import metrics
 
             metrics.serve(processes.settings["metrics"][SUPERVISOR], [SupervisorMetrics(supervision)])
         if has_certificates(processes.settings):

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from cluster import fabric_network, mounts
-from cluster.errors import StartFailed
+from speedwell.cluster import fabric_network, mounts
+from speedwell.cluster.errors import StartFailed
 
 HOST_VARIABLE = "SPEEDWELL_HOST"
 """Has the name of the node in a shell of `speedwell enter`."""
@@ -52,8 +52,8 @@ def show(own: int | None, mountpoint: Path) -> None:
         return
     try:
         # another process: this one has threads by now, and may not change its mounts any more
-        subprocess.run([sys.executable, "-m", "cluster.machine_mounts", str(own), mountpoint], pass_fds=[own],
-                       check=True, capture_output=True, text=True)
+        subprocess.run([sys.executable, "-m", "speedwell.cluster.machine_mounts", str(own), mountpoint],
+                       pass_fds=[own], check=True, capture_output=True, text=True)
     except subprocess.CalledProcessError as error:
         reason = (error.stderr.strip().splitlines() or ["it failed"])[-1]
         raise StartFailed(f"{mountpoint} is mounted on the machine, but cannot be seen in this shell: {reason}; "

@@ -13,15 +13,15 @@ from typing import Any, NoReturn
 import click
 from click.core import ParameterSource
 
-from cluster import current, fabric_network, mounts
-from cluster.errors import InvalidSetting, MountFailed, NotOnFabric, NotRunning
-from cluster.processes import program
-from fs import command_line
-from fs.ending import run_to_the_end
-from fs.option_types import MountPoint
-from fuse_mount.main import KERNEL_OPTIONS
-from fuse_mount.main import command as speedwell_mount
-from fuse_mount.mountpoint import FILESYSTEM_TYPE
+from speedwell.cluster import current, fabric_network, mounts
+from speedwell.cluster.errors import InvalidSetting, MountFailed, NotOnFabric, NotRunning
+from speedwell.cluster.processes import program
+from speedwell.fs import command_line
+from speedwell.fs.ending import run_to_the_end
+from speedwell.fs.option_types import MountPoint
+from speedwell.fuse_mount.main import KERNEL_OPTIONS
+from speedwell.fuse_mount.main import command as speedwell_mount
+from speedwell.fuse_mount.mountpoint import FILESYSTEM_TYPE
 
 # mount(8)
 WRONG_USAGE, MOUNT_FAILURE = 1, 32

@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.errors import NotRunning
-from fs.local import user_of
-from fuse_mount.measures import BOUNDS_SECONDS, WAITS_FOR_OTHERS, Operation, quantile
-from fuse_mount.monitor import socket_path
-from fuse_mount.mountpoint import Mount
+from speedwell.cluster.errors import NotRunning
+from speedwell.fs.local import user_of
+from speedwell.fuse_mount.measures import BOUNDS_SECONDS, WAITS_FOR_OTHERS, Operation, quantile
+from speedwell.fuse_mount.monitor import socket_path
+from speedwell.fuse_mount.mountpoint import Mount
 
 ANSWER_SECONDS = 1.0
 ORDINARY = {errno.ENOENT, errno.ENODATA, errno.ESTALE, errno.EAGAIN}
@@ -193,7 +193,7 @@ def connect(mount: Mount) -> socket.socket:
 
 
 def follow(mount: Mount) -> Iterator[dict[str, Any]]:
-    """Each request to the mount from now on, as `fuse_mount.access_log` tells it, until the mount ends.
+    """Each request to the mount from now on, as `speedwell.fuse_mount.access_log` tells it, until the mount ends.
 
     Raises NotRunning if it does not answer, or is another user's.
     """

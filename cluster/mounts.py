@@ -11,9 +11,9 @@ from contextlib import suppress
 from enum import Enum, auto
 from pathlib import Path
 
-from cluster.errors import InvalidSetting, StopFailed
-from fuse_mount.mountpoint import FILESYSTEM_TYPE, Mount, mounts
-from fuse_mount.mountpoint import mounted_here as mounted_here
+from speedwell.cluster.errors import InvalidSetting, StopFailed
+from speedwell.fuse_mount.mountpoint import FILESYSTEM_TYPE, Mount, mounts
+from speedwell.fuse_mount.mountpoint import mounted_here as mounted_here
 
 UNMOUNT_TIMEOUT_SECONDS = 15.0
 ANSWER_TIMEOUT_SECONDS = 2.0

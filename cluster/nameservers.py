@@ -3,7 +3,7 @@
     DIRECTORY/nameserver/    the namespace of a single one
     DIRECTORY/nameserver-N/  what each of several mirrors of etcd
     DIRECTORY/etcd-N/        what each member of the etcd stores
-    DIRECTORY/identity/      the certificates of both (cluster.identities)
+    DIRECTORY/identity/      the certificates of both (speedwell.cluster.identities)
 
 There are as many members of etcd as nameservers, or one less: with an even number more members would have to live.
 So of three nameservers any one process may die, and of five any two.
@@ -17,10 +17,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.errors import InvalidSetting
-from cluster.identities import FOLDER
-from cluster.processes import Command, Processes, program
-from fs.identity import files, roles
+from speedwell.cluster.errors import InvalidSetting
+from speedwell.cluster.identities import FOLDER
+from speedwell.cluster.processes import Command, Processes, program
+from speedwell.fs.identity import files, roles
 
 MAX_NAMESERVERS = 7
 ETCD_READY = re.compile(rb'"serving client traffic (?:in)?securely[^\n]*"address":"([^"\n]+)"')

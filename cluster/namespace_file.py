@@ -16,8 +16,8 @@ from typing import IO, Any
 from crc32c import crc32c
 from google.protobuf import json_format
 
-from cluster.errors import InvalidDump
-from fs.proto import speedwell_pb2 as pb
+from speedwell.cluster.errors import InvalidDump
+from speedwell.fs.proto import speedwell_pb2 as pb
 
 FORMAT, VERSION = "speedwell namespace", 1
 _TEXTS = (("entry", "name"), ("inode", "inode", "target"))

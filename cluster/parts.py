@@ -3,7 +3,7 @@
     DIRECTORY/ROLE.toml          settings of speedwell-ROLE, which `speedwell check-config` checks
     DIRECTORY/identity/          the certificates of this machine; the first machine has the authority, too
     DIRECTORY/{nameserver,dataserver}/    what they store
-    DIRECTORY/{state.json,lock,logs/}     as cluster.processes keeps them
+    DIRECTORY/{state.json,lock,logs/}     as speedwell.cluster.processes keeps them
 """
 
 import json
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster import current, identities
-from cluster.errors import InvalidSetting
-from cluster.local_commands import ours, start_supervisor
-from cluster.processes import Command, Processes, program
-from cluster.registration import own_root_directory
-from fs.addresses import is_ip, parse_address
-from fs.identity import files, invitations, joining, places, roles
+from speedwell.cluster import current, identities
+from speedwell.cluster.errors import InvalidSetting
+from speedwell.cluster.local_commands import ours, start_supervisor
+from speedwell.cluster.processes import Command, Processes, program
+from speedwell.cluster.registration import own_root_directory
+from speedwell.fs.addresses import is_ip, parse_address
+from speedwell.fs.identity import files, invitations, joining, places, roles
 
 KIND = "machine"
 CERTIFICATES = "certificates"
@@ -44,7 +44,7 @@ class Part:
 def first(part: Part, chosen: Sequence[str], replication: int) -> current.Current:
     """Begin an installation with an authority and a namespace of its own. Raises InvalidSetting, IdentityError,
     StartFailed."""
-    from fs.identity.authority import Authority  # takes 30 ms
+    from speedwell.fs.identity.authority import Authority  # takes 30 ms
 
     is_made = _require_new(part)
     directory = part.directory / identities.FOLDER

@@ -25,8 +25,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cluster.errors import ClusterError, InvalidState, StartFailed, StopFailed
-from cluster.state_files import exclusive, write_atomically
+from speedwell.cluster.errors import ClusterError, InvalidState, StartFailed, StopFailed
+from speedwell.cluster.state_files import exclusive, write_atomically
 
 STATE_FILE, STATE_VERSION = "state.json", 1
 LOG_LINES_IN_ERROR = 12

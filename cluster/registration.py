@@ -6,8 +6,8 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from cluster.errors import StartFailed
-from topo.waiting import wait_for
+from speedwell.cluster.errors import StartFailed
+from speedwell.topo.waiting import wait_for
 
 REGISTRATION_TIMEOUT_SECONDS = 20.0
 REBUILDING_TIMEOUT_SECONDS = 240.0
@@ -19,8 +19,8 @@ def wait_for_dataservers(nameserver: str, ids: Collection[str], identity: Path |
     Raises StartFailed, naming the missing ones, after REGISTRATION_TIMEOUT_SECONDS; or with what a nameserver that
     rebuilds its namespace waits for, after REBUILDING_TIMEOUT_SECONDS.
     """
-    from fs.client.metadata import MetadataClient
-    from fs.errors import NamespaceRebuilding, SpeedwellError
+    from speedwell.fs.client.metadata import MetadataClient
+    from speedwell.fs.errors import NamespaceRebuilding, SpeedwellError
 
     client = MetadataClient(nameserver, identity=identity)
     missing = set(ids)
@@ -65,7 +65,7 @@ def own_root_directory(nameserver: str, identity: Path | None = None) -> None:
     """Give an ordinary user's installation a root directory that is theirs: a new one belongs to root."""
     if os.geteuid() == 0:
         return
-    from fs.client.metadata import MetadataClient
+    from speedwell.fs.client.metadata import MetadataClient
 
     client = MetadataClient(nameserver, identity=identity)
     try:

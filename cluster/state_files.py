@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cluster.errors import AlreadyRunning
-from fs.identity import files
+from speedwell.cluster.errors import AlreadyRunning
+from speedwell.fs.identity import files
 
 
 @contextmanager

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.errors import AlreadyRunning, ClusterError, InvalidState, NotRunning, StartFailed
-from cluster.processes import Command, Processes, ProcessRecord, start_ticks
-from cluster.restarts import Restarts
-from cluster.state_files import write_atomically
+from speedwell.cluster.errors import AlreadyRunning, ClusterError, InvalidState, NotRunning, StartFailed
+from speedwell.cluster.processes import Command, Processes, ProcessRecord, start_ticks
+from speedwell.cluster.restarts import Restarts
+from speedwell.cluster.state_files import write_atomically
 
 log = logging.getLogger(__name__)
 

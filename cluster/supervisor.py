@@ -22,16 +22,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cluster import current, identities, mounts
-from cluster.errors import AlreadyRunning, ClusterError, NotRunning, StartFailed, StopFailed
-from cluster.fabric import NAMESERVER, REST, FabricCluster
-from cluster.fabric_settings import FabricSettings
-from cluster.processes import Processes, log_tail, start_ticks
-from cluster.state_files import exclusive, write_atomically
-from cluster.supervision import Supervision
-from fs.errors import IdentityError
-from fs.identity.keeper import keep_renewed
-from topo.emulation import EmulationError, capacity, remove_leftovers
+from speedwell.cluster import current, identities, mounts
+from speedwell.cluster.errors import AlreadyRunning, ClusterError, NotRunning, StartFailed, StopFailed
+from speedwell.cluster.fabric import NAMESERVER, REST, FabricCluster
+from speedwell.cluster.fabric_settings import FabricSettings
+from speedwell.cluster.processes import Processes, log_tail, start_ticks
+from speedwell.cluster.state_files import exclusive, write_atomically
+from speedwell.cluster.supervision import Supervision
+from speedwell.fs.errors import IdentityError
+from speedwell.fs.identity.keeper import keep_renewed
+from speedwell.topo.emulation import EmulationError, capacity, remove_leftovers
 
 STOP_TIMEOUT_SECONDS = 90.0
 STATE_DIRECTORY = Path("/run/speedwell")
@@ -57,7 +57,7 @@ def up(settings: FabricSettings, progress: Callable[[str], None] = lambda messag
     settings.directory.mkdir(parents=True, exist_ok=True)
     log = settings.directory / "supervisor.log"
     with log.open("wb") as errors:
-        child = subprocess.Popen([sys.executable, "-m", "cluster.supervisor"],
+        child = subprocess.Popen([sys.executable, "-m", "speedwell.cluster.supervisor"],
                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
                                  start_new_session=True, cwd="/")
     try:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cluster.supervision import Supervision
+from speedwell.cluster.supervision import Supervision
 
 
 class SupervisorMetrics(Collector):

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from fs import paths
-from fs.errors import AlreadyExists, IsADirectory, NotADirectory
-from fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, SYMBOLIC_LINK, Attributes
+from speedwell.fs import paths
+from speedwell.fs.errors import AlreadyExists, IsADirectory, NotADirectory
+from speedwell.fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, SYMBOLIC_LINK, Attributes
 
 if TYPE_CHECKING:
-    from fs.client import Client
+    from speedwell.fs.client import Client
 
 WORKERS = 4
 RECORD_MAX_BYTES = 4 << 20
@@ -74,7 +74,7 @@ class Tree(Generic[Place, Job]):
 
 def lookup_or_none(client: Client, path: bytes) -> Attributes | None:
     """Fresh attributes; None if there is no such file."""
-    from fs.errors import NoSuchFile
+    from speedwell.fs.errors import NoSuchFile
 
     try:
         return client.lookup(path, fresh=True)
@@ -131,7 +131,7 @@ def plan_downloads(client: Client, source: bytes, destination: Path, skipped: Ca
                    ) -> Tree[Path, Download]:
     """What to make of the stored tree at `source`. Sockets, pipes and devices are passed over, with a sentence to
     `skipped`."""
-    from fs.client.trees import walk
+    from speedwell.fs.client.trees import walk
 
     tree: Tree[Path, Download] = Tree(directories=[(destination, client.lookup(source).mode)])
     for path, attributes in walk(client, source):

@@ -5,11 +5,11 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from cluster import parts
-from cluster.errors import InvalidSetting
-from cluster.processes import Processes, program
-from cluster.state_files import write_atomically
-from fs.identity.roles import MOUNT
+from speedwell.cluster import parts
+from speedwell.cluster.errors import InvalidSetting
+from speedwell.cluster.processes import Processes, program
+from speedwell.cluster.state_files import write_atomically
+from speedwell.fs.identity.roles import MOUNT
 
 UNSANDBOXED = (MOUNT,)
 """A namespace of its own for the sandbox would hide the mount from everybody else; and it waits for the nameserver as

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from cluster.fsck import verified
-from fs.channel import ConnectionLost, MalformedFrame
-from fs.client.metadata import MetadataClient
-from fs.errors import SpeedwellError
-from fs.proto.speedwell_pb2 import REGULAR, Attributes, Replica, VerifyOperation
+from speedwell.cluster.fsck import verified
+from speedwell.fs.channel import ConnectionLost, MalformedFrame
+from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.errors import SpeedwellError
+from speedwell.fs.proto.speedwell_pb2 import REGULAR, Attributes, Replica, VerifyOperation
 
 REQUEST_BYTES = 64 << 20
 REQUEST_FILES = 200

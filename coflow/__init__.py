@@ -3,9 +3,9 @@
 Standard library alone: applications, the filesystem's client and the controller import it; it imports none of them.
 """
 
-from coflow.errors import CoflowError, InvalidReport, InvalidSetting
-from coflow.report import Flow, FlowReport, Report, decode, encode
-from coflow.reporter import Reporter, configured_reporter
+from speedwell.coflow.errors import CoflowError, InvalidReport, InvalidSetting
+from speedwell.coflow.report import Flow, FlowReport, Report, decode, encode
+from speedwell.coflow.reporter import Reporter, configured_reporter
 
 __all__ = ["CoflowError", "Flow", "FlowReport", "InvalidReport", "InvalidSetting", "Report", "Reporter",
            "configured_reporter", "decode", "encode"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from coflow.errors import InvalidReport
-from coflow.report import MAX_FLOWS, Flow, FlowReport, Report
+from speedwell.coflow.errors import InvalidReport
+from speedwell.coflow.report import MAX_FLOWS, Flow, FlowReport, Report
 
 WINDOW = 64
 """How far a datagram may be overtaken by others of its sender."""

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from coflow.errors import InvalidReport, InvalidSetting
-from coflow.report import MAC_BYTES, is_signed, mac
-from coflow.settings import SchedulerAddress
+from speedwell.coflow.errors import InvalidReport, InvalidSetting
+from speedwell.coflow.report import MAC_BYTES, is_signed, mac
+from speedwell.coflow.settings import SchedulerAddress
 
 MAGIC = b"SPHB"
 VERSION = 1

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from coflow.errors import TransferFailed
-from coflow.report import MAX_REMAINING_BYTES
-from coflow.reporter import acknowledged_bytes
+from speedwell.coflow.errors import TransferFailed
+from speedwell.coflow.report import MAX_REMAINING_BYTES
+from speedwell.coflow.reporter import acknowledged_bytes
 
 BLOCK_BYTES = 1 << 18
 MAX_LINE_BYTES = 4096

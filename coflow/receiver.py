@@ -12,8 +12,17 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-from coflow.errors import TransferFailed
-from coflow.parts import BLOCK_BYTES, LOOK_SECONDS, MAX_PARTS, Activity, Advance, Stream, TransferPart, part_of
+from speedwell.coflow.errors import TransferFailed
+from speedwell.coflow.parts import (
+    BLOCK_BYTES,
+    LOOK_SECONDS,
+    MAX_PARTS,
+    Activity,
+    Advance,
+    Stream,
+    TransferPart,
+    part_of,
+)
 
 _ACCEPT_SECONDS = 0.2
 _LAST_ANSWERS_SECONDS = 5.0

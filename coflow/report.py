@@ -12,7 +12,7 @@ from ipaddress import IPv4Address
 from socket import inet_ntoa
 from typing import NamedTuple
 
-from coflow.errors import InvalidReport
+from speedwell.coflow.errors import InvalidReport
 
 MAGIC = b"SPCF"
 VERSION = 1

@@ -16,9 +16,9 @@ from itertools import islice
 from types import TracebackType
 from typing import Self
 
-from coflow.errors import InvalidReport
-from coflow.report import ID_BYTES, MAX_FLOWS, Flow, FlowReport, Report, crosses_network, encode
-from coflow.settings import SchedulerAddress, from_environment
+from speedwell.coflow.errors import InvalidReport
+from speedwell.coflow.report import ID_BYTES, MAX_FLOWS, Flow, FlowReport, Report, crosses_network, encode
+from speedwell.coflow.settings import SchedulerAddress, from_environment
 
 REPORT_INTERVAL_SECONDS = 0.5
 LAST_REPORTS = 3

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from coflow.errors import InvalidSetting
-from coflow.report import MIN_KEY_BYTES
+from speedwell.coflow.errors import InvalidSetting
+from speedwell.coflow.report import MIN_KEY_BYTES
 
 DEFAULT_PORT = 6655
 ADDRESS_VARIABLE = "SPEEDWELL_COFLOW_ADDRESS"

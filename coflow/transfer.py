@@ -23,9 +23,18 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
-from coflow.errors import TransferFailed
-from coflow.parts import BLOCK_BYTES, MAX_PARTS, TIMEOUT_SECONDS, Activity, Advance, Stream, TransferPart, split
-from coflow.reporter import FlowProgress, Reporter, flow_of
+from speedwell.coflow.errors import TransferFailed
+from speedwell.coflow.parts import (
+    BLOCK_BYTES,
+    MAX_PARTS,
+    TIMEOUT_SECONDS,
+    Activity,
+    Advance,
+    Stream,
+    TransferPart,
+    split,
+)
+from speedwell.coflow.reporter import FlowProgress, Reporter, flow_of
 
 _ENDING_SECONDS = 5.0
 """How long flows whose connections are shut are waited for."""

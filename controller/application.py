@@ -13,8 +13,8 @@ from ryu.base.app_manager import AppManager, RyuApp
 from ryu.controller.controller import Datapath
 from ryu.ofproto import ofproto_v1_3
 
-from controller.loops import FAILURES, Loops
-from controller.services import Services
+from speedwell.controller.loops import FAILURES, Loops
+from speedwell.controller.services import Services
 
 __all__ = ["AppManager", "Application", "Datapath"]
 

@@ -13,10 +13,10 @@ from typing import Any, NoReturn
 
 import click
 
-from controller.errors import InvalidSettings
-from controller.policy_options import PolicyOption, policy_path_option
-from controller.settings import Settings, load_settings
-from fs import command_line, systemd
+from speedwell.controller.errors import InvalidSettings
+from speedwell.controller.policy_options import PolicyOption, policy_path_option
+from speedwell.controller.settings import Settings, load_settings
+from speedwell.fs import command_line, systemd
 
 APPLICATIONS = ("topology.discovery", "topology.hosts", "tables.forwarding", "counters.poller", "reads.app",
                 "placements.app", "metadata.app", "timeslices.app", "queues.app", "network.app", "storage.app",
@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def _run(settings: Settings) -> None:
     _patch()
     # Ryu and the applications may only be imported once the standard library is patched.
-    from controller.running import Controller
+    from speedwell.controller.running import Controller
 
     stop = _stop_signal()
     controller = Controller(settings, _applications(settings))
@@ -102,7 +102,7 @@ def set_interpreter() -> None:
 def _applications(settings: Settings) -> list[str]:
     """The modules of all applications: our own, and those of installed packages."""
     own = [*APPLICATIONS, *(["coflows.app"] if settings.coflow_key_file else [])]
-    return [*(f"controller.{name}" for name in own), *(entry.value for entry in entry_points(group=GROUP))]
+    return [*(f"speedwell.controller.{name}" for name in own), *(entry.value for entry in entry_points(group=GROUP))]
 
 
 def _patch() -> None:
@@ -113,7 +113,7 @@ def _patch() -> None:
         import eventlet
 
     eventlet.monkey_patch(thread=False)
-    import controller.application  # noqa: F401  (it makes Ryu importable)
+    import speedwell.controller.application  # noqa: F401  (it makes Ryu importable)
 
 
 def _tell_watchdog() -> None:

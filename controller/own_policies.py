@@ -19,8 +19,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from controller.policy.errors import InvalidPolicy
-from controller.policy.registry import POLICIES, Policy, PolicyRegistry
+from speedwell.controller.policy.errors import InvalidPolicy
+from speedwell.controller.policy.registry import POLICIES, Policy, PolicyRegistry
 
 __all__ = ["POLICIES", "add_file", "failed_in", "found"]
 
@@ -85,7 +85,7 @@ def _policies_of(loaded: Any, where: str) -> list[Policy]:
     policies = [loaded] if isinstance(loaded, Policy) else [
         value for value in vars(loaded).values() if isinstance(value, Policy)] if hasattr(loaded, "__dict__") else []
     if not policies:
-        raise InvalidPolicy(f"{where}: there is no controller.policy.registry.Policy in it")
+        raise InvalidPolicy(f"{where}: there is no speedwell.controller.policy.registry.Policy in it")
     return policies
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from controller.own_policies import POLICIES, add_file
-from controller.policy.errors import InvalidPolicy
-from controller.policy.registry import Kind
+from speedwell.controller.own_policies import POLICIES, add_file
+from speedwell.controller.policy.errors import InvalidPolicy
+from speedwell.controller.policy.registry import Kind
 
 
 class PolicyOption(click.Option):

@@ -15,20 +15,20 @@ from prometheus_client import Counter
 from ryu import cfg
 from ryu.controller import ofp_handler
 
-from controller.application import Application, AppManager
-from controller.counters.measurements import Measurements
-from controller.errors import InvalidApplication
-from controller.loops import Loops
-from controller.rest import RestApplication
-from controller.rest.app import RestApi
-from controller.secure import Door
-from controller.services import Services
-from controller.settings import Settings
-from controller.switches.connection import bad_message_counter, door_of, serve_switch
-from controller.switches.packet_ins import PacketIns
-from controller.topology.state import NetworkState
-from fs.identity.bundle import Identity
-from fs.identity.roles import CONTROLLER
+from speedwell.controller.application import Application, AppManager
+from speedwell.controller.counters.measurements import Measurements
+from speedwell.controller.errors import InvalidApplication
+from speedwell.controller.loops import Loops
+from speedwell.controller.rest import RestApplication
+from speedwell.controller.rest.app import RestApi
+from speedwell.controller.secure import Door
+from speedwell.controller.services import Services
+from speedwell.controller.settings import Settings
+from speedwell.controller.switches.connection import bad_message_counter, door_of, serve_switch
+from speedwell.controller.switches.packet_ins import PacketIns
+from speedwell.controller.topology.state import NetworkState
+from speedwell.fs.identity.bundle import Identity
+from speedwell.fs.identity.roles import CONTROLLER
 
 LOG = logging.getLogger(__name__)
 BACKLOG = 512
@@ -105,7 +105,7 @@ def _require_application(module: str) -> None:
     if not any(isinstance(value, type) and issubclass(value, Application) and value.__module__ == module
                for value in vars(loaded).values()):
         raise InvalidApplication(f"cannot load the application {module}: it has no class derived from "
-                                 "controller.application.Application")
+                                 "speedwell.controller.application.Application")
 
 
 def accept_switches(listening: Any, loops: Loops, packet_ins: PacketIns, bad_messages: Counter,

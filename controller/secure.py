@@ -1,6 +1,6 @@
 """TLS on Ryu's hub: who comes in at a listening socket of the controller has proved who it is, or is told why not.
 
-As `fs.handshakes`, whose thread waits in the kernel, does it for servers without a hub.
+As `speedwell.fs.handshakes`, whose thread waits in the kernel, does it for servers without a hub.
 """
 
 import socket
@@ -15,11 +15,11 @@ import eventlet
 from eventlet.green.socket import socket as green_socket
 from eventlet.green.ssl import GreenSSLSocket
 
-from fs import rates
-from fs.errors import IdentityError
-from fs.handshakes import DEADLINE_SECONDS, LINGER_SECONDS, MOST, begins_with_tls
-from fs.identity.bundle import Identity, Peer, explain, peer_of
-from fs.identity.roles import SWITCH
+from speedwell.fs import rates
+from speedwell.fs.errors import IdentityError
+from speedwell.fs.handshakes import DEADLINE_SECONDS, LINGER_SECONDS, MOST, begins_with_tls
+from speedwell.fs.identity.bundle import Identity, Peer, explain, peer_of
+from speedwell.fs.identity.roles import SWITCH
 
 DROPPED_BYTES = 1 << 16
 ENDED = "ended"

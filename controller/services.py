@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from controller.errors import MissingService, ServiceTaken
+from speedwell.controller.errors import MissingService, ServiceTaken
 
 T = TypeVar("T")
 

@@ -23,11 +23,11 @@ from pydantic import (
 )
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
-from controller.errors import InvalidSettings
-from controller.own_policies import POLICIES
-from controller.policy.errors import UnknownPolicy
-from controller.policy.registry import Kind
-from controller.validation import reason
+from speedwell.controller.errors import InvalidSettings
+from speedwell.controller.own_policies import POLICIES
+from speedwell.controller.policy.errors import UnknownPolicy
+from speedwell.controller.policy.registry import Kind
+from speedwell.controller.validation import reason
 
 
 def _datapath_id(entry: str) -> str:

@@ -8,9 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cluster.tables import Table
-from evaluation.results.report import Layout
-from sim.errors import InvalidSetting
+from speedwell.cluster.tables import Table
+from speedwell.evaluation.results.report import Layout
+from speedwell.sim.errors import InvalidSetting
 
 PAPERS = ("mayflower", "mincof", "sinbad", "xco", "metaflow", "together")
 """Modules of `evaluation.papers`. Each has its experiments in EXPERIMENTS, by names that begin with its own."""
@@ -86,10 +86,10 @@ class Experiment(Layout):
 def named(name: str) -> Experiment | None:
     """The experiment of this name, if there is one; only its paper's module is imported."""
     paper = name.partition("-")[0]
-    return import_module(f"evaluation.papers.{paper}").EXPERIMENTS.get(name) if paper in PAPERS else None
+    return import_module(f"speedwell.evaluation.papers.{paper}").EXPERIMENTS.get(name) if paper in PAPERS else None
 
 
 def all_experiments() -> dict[str, Experiment]:
     """By name, paper after paper."""
     return {name: experiment for paper in PAPERS
-            for name, experiment in import_module(f"evaluation.papers.{paper}").EXPERIMENTS.items()}
+            for name, experiment in import_module(f"speedwell.evaluation.papers.{paper}").EXPERIMENTS.items()}

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from statistics import quantiles
 from typing import Any
 
-from cluster.fabric import FabricCluster
-from cluster.host_agents import PORT, key_file
-from host_agent.channel import Directive, Turns, decode
-from host_agent.errors import InvalidDatagram
-from host_agent.uplink import ACK_BYTES
-from topo.emulation.management import NODE_INTERFACE
-from topo.fabric import Fabric, Host, spine_leaf
-from topo.network_namespace import enter
+from speedwell.cluster.fabric import FabricCluster
+from speedwell.cluster.host_agents import PORT, key_file
+from speedwell.host_agent.channel import Directive, Turns, decode
+from speedwell.host_agent.errors import InvalidDatagram
+from speedwell.host_agent.uplink import ACK_BYTES
+from speedwell.topo.emulation.management import NODE_INTERFACE
+from speedwell.topo.fabric import Fabric, Host, spine_leaf
+from speedwell.topo.network_namespace import enter
 
 FIRST_PORT = 5400
 BLOCK_BYTES = 256 << 10

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cluster.tables import Table
-from evaluation.experiment import Experiment, all_experiments
+from speedwell.cluster.tables import Table
+from speedwell.evaluation.experiment import Experiment, all_experiments
 
 
 def table() -> Table:

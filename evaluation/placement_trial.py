@@ -16,11 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.controller_client import session
-from cluster.fabric import SECURE_CONTROLLER_URL as CONTROLLER
-from cluster.fabric import FabricCluster, run_on_host
-from fs.client.metadata import MetadataClient
-from topo.fabric import Fabric, Host, three_tier
+from speedwell.cluster.controller_client import session
+from speedwell.cluster.fabric import SECURE_CONTROLLER_URL as CONTROLLER
+from speedwell.cluster.fabric import FabricCluster, run_on_host
+from speedwell.fs.client.metadata import MetadataClient
+from speedwell.topo.fabric import Fabric, Host, three_tier
 
 FILE_BYTES = 32 << 20
 RACK_HOSTS = 4
@@ -108,7 +108,7 @@ def busy_rack(cluster: FabricCluster, host_bps: float) -> Iterator[Sequence[Host
     with contextlib.ExitStack() as cleanup:
         for number, source in enumerate(others):
             flood = run_on_host(cluster.emulation.host_pid(source.name), [
-                sys.executable, "-m", "evaluation.flood", busy[number % len(busy)].ip, str(rate_bps),
+                sys.executable, "-m", "speedwell.evaluation.flood", busy[number % len(busy)].ip, str(rate_bps),
                 str(FLOOD_SECONDS)], stdin=subprocess.DEVNULL)
             cleanup.callback(flood.wait)
             cleanup.callback(flood.kill)

@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from controller.policy.network.traffic_classes import MINCOF_QUEUES, QueueClass
-from controller.queues.port_queues import QUEUE_TABLES, changes, queues_of
-from controller.switches.ovsdb import Database, read_tables, transact
-from topo.emulation import Emulation
-from topo.emulation.openvswitch import DATABASE_PORT
-from topo.emulation.processes import in_namespace
-from topo.fabric import Fabric, spine_leaf
+from speedwell.controller.policy.network.traffic_classes import MINCOF_QUEUES, QueueClass
+from speedwell.controller.queues.port_queues import QUEUE_TABLES, changes, queues_of
+from speedwell.controller.switches.ovsdb import Database, read_tables, transact
+from speedwell.topo.emulation import Emulation
+from speedwell.topo.emulation.openvswitch import DATABASE_PORT
+from speedwell.topo.emulation.processes import in_namespace
+from speedwell.topo.fabric import Fabric, spine_leaf
 
 IPERF_PORT = 5201
 FIRST_LABEL = 900_000

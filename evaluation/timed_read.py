@@ -1,4 +1,4 @@
-"""Reads one file through the client library and reports how: `python -m evaluation.timed_read --help`.
+"""Reads one file through the client library and reports how: `python -m speedwell.evaluation.timed_read --help`.
 
 Prints a JSON object a line: `{"bytes": N}` as it goes on, last the result. Run it inside an emulated host.
 """
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from fs.client import Client
-from fs.client.context import DEFAULT_PARTS
-from fs.errors import SpeedwellError
+from speedwell.fs.client import Client
+from speedwell.fs.client.context import DEFAULT_PARTS
+from speedwell.fs.errors import SpeedwellError
 
 PIECE_BYTES = 1 << 20
 REPORT_SECONDS = 0.2

@@ -2,7 +2,7 @@
 
 from ipaddress import ip_address
 
-from fs.errors import InvalidArgument
+from speedwell.fs.errors import InvalidArgument
 
 
 def parse_address(text: str, field: str, lowest_port: int = 1) -> tuple[str, int]:

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from fs import units
-from fs.errors import ProtocolError, SpeedwellError, reason
-from fs.interface import checksums_in_hardware
+from speedwell.fs import units
+from speedwell.fs.errors import ProtocolError, SpeedwellError, reason
+from speedwell.fs.interface import checksums_in_hardware
 
 MAGIC = b"SPW1"
 MAX_FRAME_BYTES = 1 << 20

@@ -18,11 +18,11 @@ from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from fs.errors import InvalidArgument
+from speedwell.fs.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from coflow.host_heartbeat import HostHeartbeats
-    from coflow.reporter import FlowProgress, Reporter
+    from speedwell.coflow.host_heartbeat import HostHeartbeats
+    from speedwell.coflow.reporter import FlowProgress, Reporter
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Coflows:
 
     def flows(self, coflow_id: bytes, flows: Iterable[tuple[Address, Address, int]]) -> list[Account]:
         """Tell of TCP flows that are about to start: where their bytes come from, where they go, how many."""
-        from coflow.report import Flow
+        from speedwell.coflow.report import Flow
 
         return [Account(self._reporter, progress) for progress in self._reporter.add(
             [(Flow(source[0], target[0], source[1], target[1]), size) for source, target, size in flows], coflow_id)]
@@ -93,9 +93,9 @@ def host_heartbeats(address: str) -> HostHeartbeats | None:
     it names none, or the address is of no interface here. Raises InvalidArgument."""
     if not os.environ.get(ADDRESS_VARIABLE):
         return None
-    from coflow.errors import InvalidSetting
-    from coflow.host_heartbeat import HostHeartbeats
-    from coflow.settings import from_environment
+    from speedwell.coflow.errors import InvalidSetting
+    from speedwell.coflow.host_heartbeat import HostHeartbeats
+    from speedwell.coflow.settings import from_environment
 
     try:
         scheduler = from_environment()
@@ -118,8 +118,8 @@ def configured() -> Coflows | None:
     """Reports to the scheduler that the environment names, None if it names none. Raises InvalidArgument."""
     if not os.environ.get(ADDRESS_VARIABLE):
         return None
-    from coflow.errors import InvalidSetting
-    from coflow.reporter import configured_reporter
+    from speedwell.coflow.errors import InvalidSetting
+    from speedwell.coflow.reporter import configured_reporter
 
     try:
         reporter = configured_reporter()

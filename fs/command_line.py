@@ -15,12 +15,11 @@ from typing import Any, TypeVar
 
 import click
 
-from fs.errors import reason
+from speedwell.fs.errors import reason
 
 F = TypeVar("F", bound=Callable[..., Any])
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 DEBUG_VARIABLE = "SPEEDWELL_DEBUG"
-ROOMS = ("cluster", "coflow", "controller", "fs", "fuse_mount", "host_agent", "sim", "topo")
 
 
 def identity_option(whose: str) -> Callable[[F], F]:
@@ -84,7 +83,7 @@ def explain(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         names = [os.fsdecode(name) for name in (error.filename, error.filename2) if name is not None]
         return ": ".join([" -> ".join(str(name) for name in names), reason(error)] if names else [reason(error)])
-    if type(error).__module__.partition(".")[0] in ROOMS:
+    if type(error).__module__.startswith("speedwell."):
         return reason(error)
     if isinstance(error, ModuleNotFoundError) and (extra := _extra_with(error.name or "")):
         return f"this needs {error.name}: run scripts/setup, or pip install '.[{extra}]', in a clone of Speedwell"

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import click
 from click.types import BoolParamType, FloatParamType, IntParamType
 
-from fs.addresses import parse_address
-from fs.errors import InvalidArgument, reason
+from speedwell.fs.addresses import parse_address
+from speedwell.fs.errors import InvalidArgument, reason
 
 F = TypeVar("F", bound=Callable[..., Any])
 ADDRESS = "HOST:PORT"

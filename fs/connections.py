@@ -6,8 +6,8 @@ import time
 from collections import deque
 from typing import Protocol
 
-from fs import local
-from fs.channel import CONNECT_TIMEOUT_SECONDS, STALL_TIMEOUT_SECONDS, Channel, connect
+from speedwell.fs import local
+from speedwell.fs.channel import CONNECT_TIMEOUT_SECONDS, STALL_TIMEOUT_SECONDS, Channel, connect
 
 IDLE_SECONDS = 20.0
 """Shorter than a dataserver's own limit, so that it is the user of a connection who gives it up."""
@@ -22,7 +22,7 @@ Address = tuple[str, int, bool]
 
 
 class Connector(Protocol):
-    """Makes connections, as `fs.channel.connect` does."""
+    """Makes connections, as `speedwell.fs.channel.connect` does."""
 
     def __call__(self, host: str, port: int, *, timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
                  stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS,

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from fs.errors import IdentityError, InvalidArgument
-from fs.identity.bundle import Identity, explain, peer_of
-from fs.identity.known import identity_for
-from fs.identity.roles import CONTROLLER
+from speedwell.fs.errors import IdentityError, InvalidArgument
+from speedwell.fs.identity.bundle import Identity, explain, peer_of
+from speedwell.fs.identity.known import identity_for
+from speedwell.fs.identity.roles import CONTROLLER
 
 
 class Controller:

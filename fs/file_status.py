@@ -3,7 +3,7 @@
 import stat
 import struct
 
-from fs.proto import speedwell_pb2 as pb
+from speedwell.fs.proto import speedwell_pb2 as pb
 
 STATUS = struct.Struct("<3Q3q10I")
 PREFERRED_IO_BYTES = 128 * 1024  # what programs such as cp and cat take as their block

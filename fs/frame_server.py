@@ -14,13 +14,13 @@ from collections.abc import Callable
 
 from google.protobuf.message import Message
 
-from fs import local
-from fs.channel import Channel, ConnectionLost, MalformedFrame, encode
-from fs.errors import IdentityError, InvalidArgument, NotAuthenticated, SpeedwellError
-from fs.handshakes import Handshakes
-from fs.identity.bundle import Identity, peer_of
-from fs.local import user_of
-from fs.secure_channel import SecureChannel
+from speedwell.fs import local
+from speedwell.fs.channel import Channel, ConnectionLost, MalformedFrame, encode
+from speedwell.fs.errors import IdentityError, InvalidArgument, NotAuthenticated, SpeedwellError
+from speedwell.fs.handshakes import Handshakes
+from speedwell.fs.identity.bundle import Identity, peer_of
+from speedwell.fs.local import user_of
+from speedwell.fs.secure_channel import SecureChannel
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """`speedwell://HOST:PORT/path` for pandas, PyArrow, Dask, DuckDB and whatever else opens files through fsspec.
 
-Errors are OSError with the errno of `fs.errors`, so FileNotFoundError, FileExistsError and their kin.
+Errors are OSError with the errno of `speedwell.fs.errors`, so FileNotFoundError, FileExistsError and their kin.
 """
 
 import os
@@ -16,10 +16,10 @@ from fsspec import AbstractFileSystem
 from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import stringify_path
 
-from fs import paths
-from fs.client import Client
-from fs.client.trees import remove_tree
-from fs.errors import (
+from speedwell.fs import paths
+from speedwell.fs.client import Client
+from speedwell.fs.client.trees import remove_tree
+from speedwell.fs.errors import (
     AlreadyExists,
     InvalidArgument,
     IsADirectory,
@@ -28,7 +28,7 @@ from fs.errors import (
     SpeedwellError,
     TooManySymbolicLinks,
 )
-from fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, SYMBOLIC_LINK, Attributes
+from speedwell.fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, SYMBOLIC_LINK, Attributes
 
 SCHEME = "speedwell://"
 NAMESERVER_VARIABLE = "SPEEDWELL_NAMESERVER"
@@ -60,7 +60,7 @@ class SpeedwellFileSystem(AbstractFileSystem):
 
     `nameserver` is HOST:PORT, by default the one in the URL, else SPEEDWELL_NAMESERVER; `controller` its SDN
     controller's URL, by default SPEEDWELL_CONTROLLER, else none; `local_host` and `identity` are as
-    `fs.client.Client` has them. With `auto_mkdir` what is written gets the directories it lacks.
+    `speedwell.fs.client.Client` has them. With `auto_mkdir` what is written gets the directories it lacks.
     """
 
     protocol = "speedwell"

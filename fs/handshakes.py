@@ -13,8 +13,8 @@ from contextlib import suppress
 
 from prometheus_client import Counter
 
-from fs import rates
-from fs.identity.bundle import Identity
+from speedwell.fs import rates
+from speedwell.fs.identity.bundle import Identity
 
 log = logging.getLogger(__name__)
 

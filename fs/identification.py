@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fs.channel import STALL_TIMEOUT_SECONDS, Channel, ConnectionLost, MalformedFrame
-from fs.proto.speedwell_pb2 import (
+from speedwell.fs.channel import STALL_TIMEOUT_SECONDS, Channel, ConnectionLost, MalformedFrame
+from speedwell.fs.proto.speedwell_pb2 import (
     OK,
     DataReply,
     DataRequest,
@@ -16,10 +16,10 @@ from fs.proto.speedwell_pb2 import (
     ProofOperation,
     Replica,
 )
-from fs.tokens import proof
+from speedwell.fs.tokens import proof
 
 if TYPE_CHECKING:
-    from fs.client.metadata import MetadataClient
+    from speedwell.fs.client.metadata import MetadataClient
 
 ANSWER_TIMEOUT_SECONDS = 3.5
 """For somebody who takes the question and never answers; a dataserver does at once."""

@@ -1,6 +1,6 @@
 """How long a file can be, and for how long what nobody has any more is kept."""
 
-from fs.errors import FileTooLarge
+from speedwell.fs.errors import FileTooLarge
 
 MAX_FILE_BYTES = 1 << 47
 """128 TiB. The sums of so many blocks still fit into one file of the disks below, and a length near the end of the

@@ -12,7 +12,7 @@ import struct
 import threading
 from collections import deque
 
-from fs.channel import Channel, ConnectionLost
+from speedwell.fs.channel import Channel, ConnectionLost
 
 MAX_DESCRIPTORS = 64
 """An answer with more pieces sends their bytes."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fs.addresses import parse_address
-from fs.errors import InvalidArgument, reason
+from speedwell.fs.addresses import parse_address
+from speedwell.fs.errors import InvalidArgument, reason
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector

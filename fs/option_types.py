@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fs.units import duration, size
+from speedwell.fs.units import duration, size
 
 
 class MountPoint(click.Path):

@@ -9,7 +9,7 @@ resolved, because what they mean depends on links that only the mount knows.
 
 import os
 
-from fs.errors import InvalidName, NameTooLong
+from speedwell.fs.errors import InvalidName, NameTooLong
 
 MAX_NAME_BYTES = 255
 MAX_PATH_BYTES = 4096

@@ -5,9 +5,9 @@ from typing import Any
 
 import grpc
 
-from fs import errors
-from fs.addresses import parse_address
-from fs.errors import InternalError, NameserverUnavailable, NotSupported, SpeedwellError
+from speedwell.fs import errors
+from speedwell.fs.addresses import parse_address
+from speedwell.fs.errors import InternalError, NameserverUnavailable, NotSupported, SpeedwellError
 
 ERROR_NAME_KEY = "speedwell-error"
 """Key of the trailing metadata that carries the name of the error's class."""

@@ -8,17 +8,17 @@ import time
 from collections.abc import Iterable
 from functools import partial
 
-from fs.channel import (
+from speedwell.fs.channel import (
     CONNECT_TIMEOUT_SECONDS,
     STALL_TIMEOUT_SECONDS,
     Channel,
     ConnectionLost,
     open_connection,
 )
-from fs.connections import Connector
-from fs.errors import IdentityError, NotAuthenticated, SpeedwellError
-from fs.identity.bundle import Identity, Peer, explain, peer_of
-from fs.identity.roles import DATASERVER
+from speedwell.fs.connections import Connector
+from speedwell.fs.errors import IdentityError, NotAuthenticated, SpeedwellError
+from speedwell.fs.identity.bundle import Identity, Peer, explain, peer_of
+from speedwell.fs.identity.roles import DATASERVER
 
 
 class SecureChannel(Channel):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import NamedTuple
 
-from fs.errors import TokenRefused
+from speedwell.fs.errors import TokenRefused
 
 READ, WRITE, SERVE, OPERATE, BOUND = 1, 2, 4, 8, 16
 """Rights: read a content, append to it and make versions from it, act as another dataserver, act as an operator (on

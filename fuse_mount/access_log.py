@@ -9,17 +9,17 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fuse_mount.door import REQUESTS
+from speedwell.fuse_mount.door import REQUESTS
 
 if TYPE_CHECKING:
-    from fuse_mount.shared import Caller
+    from speedwell.fuse_mount.shared import Caller
 
 MOST_RECORDS = 16384
 """That a reader may be behind; what comes then is lost to it."""
 
 TOLD = frozenset(("inode", "name", "target", "to", "to_name", "mode", "size", "offset", "length", "whence", "lookups",
                   "inodes"))
-"""Arguments of requests (`fuse_mount.door`) that are more than an address or a flag."""
+"""Arguments of requests (`speedwell.fuse_mount.door`) that are more than an address or a flag."""
 FINDS = ("lookup", "mknod", "mkdir", "symlink", "link", "create")
 """Operations whose result is an inode."""
 RESULTS = {**dict.fromkeys(FINDS, "found"), **dict.fromkeys(("read", "write"), "bytes")}

@@ -7,8 +7,8 @@ import os
 from types import ModuleType
 from typing import Any
 
-from fuse_mount.errors import MountError
-from fuse_mount.held_locks import MAX_WAITERS
+from speedwell.fuse_mount.errors import MountError
+from speedwell.fuse_mount.held_locks import MAX_WAITERS
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from fs import systemd
-from fs.ending import run_to_the_end
+from speedwell.fs import systemd
+from speedwell.fs.ending import run_to_the_end
 
 READY = b"R"
 FAILED = b"F"

@@ -5,7 +5,7 @@ import logging
 import time
 from typing import Protocol
 
-from fs.errors import SpeedwellError
+from speedwell.fs.errors import SpeedwellError
 
 log = logging.getLogger(__name__)
 

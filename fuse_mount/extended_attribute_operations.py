@@ -2,10 +2,10 @@
 
 import errno
 
-from fs import paths, units
-from fs.errors import NoSuchAttribute
-from fs.file_status import CAPABILITIES
-from fuse_mount.shared import SharedState
+from speedwell.fs import paths, units
+from speedwell.fs.errors import NoSuchAttribute
+from speedwell.fs.file_status import CAPABILITIES
+from speedwell.fuse_mount.shared import SharedState
 
 XATTR_CREATE = 1
 XATTR_REPLACE = 2

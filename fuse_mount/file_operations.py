@@ -10,15 +10,15 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from fs import paths
-from fs.client import Changes
-from fs.errors import AlreadyExists, IsADirectory, NoSuchFile, NotADirectory, ProgramRuns, SpeedwellError
-from fs.limits import LEAST_ADVISED_BYTES, require_possible_length
-from fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, Attributes
-from fuse_mount.door import FileInfo
-from fuse_mount.lock_operations import LockOperations
-from fuse_mount.open_file import Handle, OpenFile
-from fuse_mount.shared import Status
+from speedwell.fs import paths
+from speedwell.fs.client import Changes
+from speedwell.fs.errors import AlreadyExists, IsADirectory, NoSuchFile, NotADirectory, ProgramRuns, SpeedwellError
+from speedwell.fs.limits import LEAST_ADVISED_BYTES, require_possible_length
+from speedwell.fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, Attributes
+from speedwell.fuse_mount.door import FileInfo
+from speedwell.fuse_mount.lock_operations import LockOperations
+from speedwell.fuse_mount.open_file import Handle, OpenFile
+from speedwell.fuse_mount.shared import Status
 
 # linux/fs.h: the kernel tells that way of an open whose handle it keeps as long as a program runs from the file
 FMODE_EXEC = 0x20

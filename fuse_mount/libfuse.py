@@ -25,12 +25,12 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from fuse_mount.access_log import FINDS, AccessLog
-from fuse_mount.binding import CAP_POSIX_ACL
-from fuse_mount.door import REQUESTS, errno_of
-from fuse_mount.errors import MountError
-from fuse_mount.measures import TIME, Measures, Served
-from fuse_mount.shared import ROOT_INODE, Caller
+from speedwell.fuse_mount.access_log import FINDS, AccessLog
+from speedwell.fuse_mount.binding import CAP_POSIX_ACL
+from speedwell.fuse_mount.door import REQUESTS, errno_of
+from speedwell.fuse_mount.errors import MountError
+from speedwell.fuse_mount.measures import TIME, Measures, Served
+from speedwell.fuse_mount.shared import ROOT_INODE, Caller
 
 DROP_SECONDS = 0.05
 DROPPED_AT_ONCE = 16

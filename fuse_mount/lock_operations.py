@@ -9,12 +9,12 @@ import os
 from functools import partial
 from typing import Any
 
-from fs.errors import Locked, LocksLost, SpeedwellError, TooManyLocks
-from fs.proto import speedwell_pb2 as pb
-from fuse_mount.door import FileInfo
-from fuse_mount.held_locks import MAX_WAITERS
-from fuse_mount.name_operations import NameOperations
-from fuse_mount.open_file import Handle
+from speedwell.fs.errors import Locked, LocksLost, SpeedwellError, TooManyLocks
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fuse_mount.door import FileInfo
+from speedwell.fuse_mount.held_locks import MAX_WAITERS
+from speedwell.fuse_mount.name_operations import NameOperations
+from speedwell.fuse_mount.open_file import Handle
 
 END_OF_FILE = 2**63 - 1
 

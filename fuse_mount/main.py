@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from fs import command_line
-from fs import metrics as prometheus
-from fs.command_line import Number
-from fs.config import config_option
-from fs.ending import run_to_the_end
-from fs.option_types import Size
-from fuse_mount import binding, mountpoint
-from fuse_mount.daemon import Report, start_daemon
-from fuse_mount.errors import MountError
-from fuse_mount.monitor import Monitor, statistics_of
+from speedwell.fs import command_line
+from speedwell.fs import metrics as prometheus
+from speedwell.fs.command_line import Number
+from speedwell.fs.config import config_option
+from speedwell.fs.ending import run_to_the_end
+from speedwell.fs.option_types import Size
+from speedwell.fuse_mount import binding, mountpoint
+from speedwell.fuse_mount.daemon import Report, start_daemon
+from speedwell.fuse_mount.errors import MountError
+from speedwell.fuse_mount.monitor import Monitor, statistics_of
 
 if TYPE_CHECKING:
-    from fs.client import Client
+    from speedwell.fs.client import Client
 
 log = logging.getLogger(__name__)
 
@@ -166,10 +166,10 @@ def _serve(settings: Settings, library: ModuleType, report: Report, *, needs_dat
     """Mount and serve until unmounted; the exit status of the process. With `needs_dataserver` a mount of names
     without bytes is refused; what a supervisor starts again has to wait for dataservers, too."""
     # The client starts threads, which a fork would lose: everything that does is imported and made here.
-    from fs.client import Client
-    from fs.errors import SpeedwellError
-    from fuse_mount.operations import SpeedwellOperations
-    from fuse_mount.requests import Requests
+    from speedwell.fs.client import Client
+    from speedwell.fs.errors import SpeedwellError
+    from speedwell.fuse_mount.operations import SpeedwellOperations
+    from speedwell.fuse_mount.requests import Requests
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s",
                         filename=settings.log)
@@ -186,7 +186,7 @@ def _serve(settings: Settings, library: ModuleType, report: Report, *, needs_dat
         mounted = threading.Event()
         operations = SpeedwellOperations(client, session, mounted.set, str(settings.staging_directory), root)
         if settings.metrics:
-            from fuse_mount.metrics import MountMetrics  # takes 10 MiB
+            from speedwell.fuse_mount.metrics import MountMetrics  # takes 10 MiB
 
             prometheus.serve(settings.metrics, [MountMetrics(
                 str(settings.mountpoint), settings.nameserver, session.measures, client,
@@ -217,7 +217,7 @@ def _serve(settings: Settings, library: ModuleType, report: Report, *, needs_dat
 
 
 def _root_of(client: Client, subdirectory: str) -> int:
-    from fs.proto.speedwell_pb2 import DIRECTORY
+    from speedwell.fs.proto.speedwell_pb2 import DIRECTORY
 
     attributes = client.lookup(subdirectory)
     if attributes.type != DIRECTORY:

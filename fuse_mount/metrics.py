@@ -14,10 +14,10 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from fs.client import Client
-from fs.client.nameservers import leads, parse_addresses
-from fs.errors import NotAuthenticated, SpeedwellError
-from fuse_mount.measures import BOUNDS_SECONDS, Measures
+from speedwell.fs.client import Client
+from speedwell.fs.client.nameservers import leads, parse_addresses
+from speedwell.fs.errors import NotAuthenticated, SpeedwellError
+from speedwell.fuse_mount.measures import BOUNDS_SECONDS, Measures
 
 NAMESERVER_SECONDS = 1.0
 _BOUNDS = (*map(str, BOUNDS_SECONDS), "+Inf")

@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fs.local import user_of
-from fuse_mount.access_log import AccessLog, Reader
+from speedwell.fs.local import user_of
+from speedwell.fuse_mount.access_log import AccessLog, Reader
 
 log = logging.getLogger(__name__)
 

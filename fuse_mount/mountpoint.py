@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fuse_mount.errors import MountError
+from speedwell.fuse_mount.errors import MountError
 
 FILESYSTEM_TYPE = "fuse.speedwell"
 FUSE_DEVICE = Path("/dev/fuse")

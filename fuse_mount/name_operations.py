@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from fs import paths
-from fs.errors import NoSuchFile, SpeedwellError
-from fs.file_status import NS, PREFERRED_IO_BYTES, SET_ID_BITS, SPECIAL_KINDS, STATUS
-from fs.proto import speedwell_pb2 as pb
-from fs.proto.speedwell_pb2 import Attributes
-from fuse_mount.shared import ONE_CALL_SECONDS, Listing, SharedState, Status, ToldStale
+from speedwell.fs import paths
+from speedwell.fs.errors import NoSuchFile, SpeedwellError
+from speedwell.fs.file_status import NS, PREFERRED_IO_BYTES, SET_ID_BITS, SPECIAL_KINDS, STATUS
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.proto.speedwell_pb2 import Attributes
+from speedwell.fuse_mount.shared import ONE_CALL_SECONDS, Listing, SharedState, Status, ToldStale
 
 FRAGMENT_BYTES = 4096
 NAME_MAX_BYTES = 255

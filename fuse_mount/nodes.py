@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fs.proto.speedwell_pb2 import Attributes
+from speedwell.fs.proto.speedwell_pb2 import Attributes
 
 
 @dataclass(slots=True)

@@ -10,12 +10,12 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from fs import paths
-from fs.client import Appender, Client, Reader
-from fs.errors import LocksLost, NoSuchFile, ReadFailed, SpeedwellError, StaleFile
-from fs.limits import require_possible_length
-from fs.proto.speedwell_pb2 import Attributes
-from fuse_mount.staging import Source, Staging, seek
+from speedwell.fs import paths
+from speedwell.fs.client import Appender, Client, Reader
+from speedwell.fs.errors import LocksLost, NoSuchFile, ReadFailed, SpeedwellError, StaleFile
+from speedwell.fs.limits import require_possible_length
+from speedwell.fs.proto.speedwell_pb2 import Attributes
+from speedwell.fuse_mount.staging import Source, Staging, seek
 
 CONFIRM_SECONDS = 2.0
 """After so long without a change here the nameserver is asked for the newest version before a write."""

@@ -5,10 +5,10 @@ import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from fs.client import Client, Reader
-from fs.errors import SpeedwellError
-from fs.proto.speedwell_pb2 import Attributes
-from fuse_mount.open_file import Handle, OpenFile
+from speedwell.fs.client import Client, Reader
+from speedwell.fs.errors import SpeedwellError
+from speedwell.fs.proto.speedwell_pb2 import Attributes
+from speedwell.fuse_mount.open_file import Handle, OpenFile
 
 FLUSHED_AT_ONCE = 64
 

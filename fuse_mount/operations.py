@@ -2,8 +2,8 @@
 
 import logging
 
-from fuse_mount.extended_attribute_operations import ExtendedAttributeOperations
-from fuse_mount.file_operations import FileOperations
+from speedwell.fuse_mount.extended_attribute_operations import ExtendedAttributeOperations
+from speedwell.fuse_mount.file_operations import FileOperations
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from ctypes import byref
 from itertools import islice
 from typing import Any
 
-from fs.file_status import NS, STATUS, TYPE_BITS
-from fuse_mount.libfuse import Session
-from fuse_mount.shared import ONE_CALL_SECONDS, Listing, Status
+from speedwell.fs.file_status import NS, STATUS, TYPE_BITS
+from speedwell.fuse_mount.libfuse import Session
+from speedwell.fuse_mount.shared import ONE_CALL_SECONDS, Listing, Status
 
 # fuse_lowlevel.h, FUSE_SET_ATTR_...
 SET_MODE, SET_UID, SET_GID, SET_SIZE, SET_ATIME, SET_MTIME, SET_ATIME_NOW, SET_MTIME_NOW = (

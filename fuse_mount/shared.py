@@ -8,17 +8,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from fs import paths
-from fs.client import Client
-from fs.client.look_ahead import LookAhead
-from fs.client.session import Session
-from fs.errors import LocksLost, NoSuchAttribute, NoSuchFile, ReadFailed, SpeedwellError
-from fs.file_status import CAPABILITIES, SET_ID_BITS, pack
-from fs.proto.speedwell_pb2 import Attributes
-from fuse_mount.held_locks import MAX_WAITERS, HeldLocks
-from fuse_mount.nodes import Nodes
-from fuse_mount.open_file import Handle, OpenFile
-from fuse_mount.open_files import OpenFiles
+from speedwell.fs import paths
+from speedwell.fs.client import Client
+from speedwell.fs.client.look_ahead import LookAhead
+from speedwell.fs.client.session import Session
+from speedwell.fs.errors import LocksLost, NoSuchAttribute, NoSuchFile, ReadFailed, SpeedwellError
+from speedwell.fs.file_status import CAPABILITIES, SET_ID_BITS, pack
+from speedwell.fs.proto.speedwell_pb2 import Attributes
+from speedwell.fuse_mount.held_locks import MAX_WAITERS, HeldLocks
+from speedwell.fuse_mount.nodes import Nodes
+from speedwell.fuse_mount.open_file import Handle, OpenFile
+from speedwell.fuse_mount.open_files import OpenFiles
 
 # The kernel keeps attributes just long enough not to ask for the same ones several times within one system call, and
 # no names, once there are locks, as who gets one is to see what was done under it to other files too.
@@ -34,7 +34,7 @@ class Status(NamedTuple):
 
     inode: int
     packed: bytes
-    """`fs.file_status.STATUS`"""
+    """`speedwell.fs.file_status.STATUS`"""
     seconds: float
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from fs.channel import Channel
-from fs.client import Changes, Reader
+from speedwell.fs.channel import Channel
+from speedwell.fs.client import Changes, Reader
 
 MAX_INTERVALS = 16384
 """So many scattered writes are published before more are taken."""

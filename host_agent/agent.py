@@ -16,10 +16,10 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from coflow.report import TCP, Flow
-from coflow.settings import SchedulerAddress
-from host_agent import netlink
-from host_agent.channel import (
+from speedwell.coflow.report import TCP, Flow
+from speedwell.coflow.settings import SchedulerAddress
+from speedwell.host_agent import netlink
+from speedwell.host_agent.channel import (
     MAX_BACKLOGS,
     MAX_DATAGRAM_BYTES,
     NONCE_BYTES,
@@ -30,16 +30,16 @@ from host_agent.channel import (
     Turns,
     Welcome,
 )
-from host_agent.connections import Senders, connections
-from host_agent.errors import AgentError, KernelRefused
-from host_agent.gate import Gate
-from host_agent.guardian import MAX_SILENCE_SECONDS, Guardian
-from host_agent.marks import Marks
-from host_agent.netlink import NETLINK_SOCK_DIAG
-from host_agent.paces import Paces
-from host_agent.packet_queues import PacketQueues
-from host_agent.session import AgentEnd
-from host_agent.uplink import FIRST_QUEUE, Uplink, UplinkCounters, gate_rule, mark_of
+from speedwell.host_agent.connections import Senders, connections
+from speedwell.host_agent.errors import AgentError, KernelRefused
+from speedwell.host_agent.gate import Gate
+from speedwell.host_agent.guardian import MAX_SILENCE_SECONDS, Guardian
+from speedwell.host_agent.marks import Marks
+from speedwell.host_agent.netlink import NETLINK_SOCK_DIAG
+from speedwell.host_agent.paces import Paces
+from speedwell.host_agent.packet_queues import PacketQueues
+from speedwell.host_agent.session import AgentEnd
+from speedwell.host_agent.uplink import FIRST_QUEUE, Uplink, UplinkCounters, gate_rule, mark_of
 
 MAX_GATES = 64
 KEEP_SECONDS = 2.0

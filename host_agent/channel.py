@@ -12,8 +12,8 @@ from hashlib import sha256
 from ipaddress import IPv4Address
 from socket import inet_ntoa
 
-from coflow.report import MAC_BYTES, MIN_KEY_BYTES, TCP, UDP, Flow, crosses_network
-from host_agent.errors import InvalidDatagram
+from speedwell.coflow.report import MAC_BYTES, MIN_KEY_BYTES, TCP, UDP, Flow, crosses_network
+from speedwell.host_agent.errors import InvalidDatagram
 
 MAGIC = b"SPHA"
 VERSION = 1

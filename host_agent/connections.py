@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from coflow.report import TCP, Flow
-from host_agent import netlink
+from speedwell.coflow.report import TCP, Flow
+from speedwell.host_agent import netlink
 
 _ALL_FAMILIES = 18
 """The older request (TCPDIAG_GETSOCK): one walk through the kernel's table, of which each takes 0.2 ms, not two."""

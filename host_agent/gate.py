@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import inf
 
-from host_agent.channel import Turns
+from speedwell.host_agent.channel import Turns
 
 AHEAD_SECONDS = 0.005
 """As much as so long carries is let go at once: the uplink's own queue spreads it, and we are woken less."""

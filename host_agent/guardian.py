@@ -17,9 +17,9 @@ import sys
 from contextlib import suppress
 from typing import Protocol
 
-from host_agent.errors import KernelRefused
-from host_agent.packet_queues import PacketQueues
-from host_agent.uplink import try_to_run
+from speedwell.host_agent.errors import KernelRefused
+from speedwell.host_agent.packet_queues import PacketQueues
+from speedwell.host_agent.uplink import try_to_run
 
 UNIT_SECONDS = 0.002
 RELEASE_SECONDS = 0.002
@@ -49,7 +49,7 @@ class Guardian:
         os.set_blocking(writing, False)
         descriptor = self._queues.socket.fileno()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "host_agent.guardian", str(descriptor), str(reading),
+            [sys.executable, "-m", "speedwell.host_agent.guardian", str(descriptor), str(reading),
              json.dumps(self._made.undoing)],
             pass_fds=(descriptor, reading), start_new_session=True, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
         os.close(reading)

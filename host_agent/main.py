@@ -13,20 +13,20 @@ from typing import NoReturn
 
 import click
 
-from coflow.errors import CoflowError
-from coflow.host_heartbeat import interface_of
-from coflow.settings import SchedulerAddress, read_key
-from fs import command_line, systemd
-from fs import metrics as prometheus
-from fs.addresses import parse_address
-from fs.config import config_option
-from fs.ending import run_to_the_end
-from fs.errors import InvalidArgument
-from fs.option_types import Size
-from host_agent.agent import Agent
-from host_agent.errors import InvalidSetting, MissingRequirement
-from host_agent.metrics import AgentMetrics
-from host_agent.uplink import Uplink
+from speedwell.coflow.errors import CoflowError
+from speedwell.coflow.host_heartbeat import interface_of
+from speedwell.coflow.settings import SchedulerAddress, read_key
+from speedwell.fs import command_line, systemd
+from speedwell.fs import metrics as prometheus
+from speedwell.fs.addresses import parse_address
+from speedwell.fs.config import config_option
+from speedwell.fs.ending import run_to_the_end
+from speedwell.fs.errors import InvalidArgument
+from speedwell.fs.option_types import Size
+from speedwell.host_agent.agent import Agent
+from speedwell.host_agent.errors import InvalidSetting, MissingRequirement
+from speedwell.host_agent.metrics import AgentMetrics
+from speedwell.host_agent.uplink import Uplink
 
 
 @click.command("speedwell-host-agent", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})

@@ -7,9 +7,9 @@ import socket
 import struct
 from ipaddress import IPv4Address
 
-from coflow.report import Flow
-from host_agent import netlink
-from host_agent.uplink import MARK_MASK
+from speedwell.coflow.report import Flow
+from speedwell.host_agent import netlink
+from speedwell.host_agent.uplink import MARK_MASK
 
 _SET = 1 << 8
 _TUPLE, _MARK, _MARK_MASK = 1, 8, 21

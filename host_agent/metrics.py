@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from host_agent.agent import Agent
+from speedwell.host_agent.agent import Agent
 
 _COUNTERS = {"packets": "Packets that were held, however shortly.", "directives": "Directives believed.",
              "marks": "Connections' classes set.", "paces": "Senders' paces set.",

@@ -8,7 +8,7 @@ import socket
 import struct
 from collections.abc import Iterator
 
-from host_agent.errors import KernelRefused
+from speedwell.host_agent.errors import KernelRefused
 
 NETLINK_SOCK_DIAG, NETLINK_NETFILTER = 4, 12
 REQUEST, ACK, DUMP = 0x1, 0x4, 0x300

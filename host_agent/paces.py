@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from coflow.report import Flow
-from host_agent import netlink
-from host_agent.connections import connections, pace
-from host_agent.netlink import NETLINK_SOCK_DIAG
+from speedwell.coflow.report import Flow
+from speedwell.host_agent import netlink
+from speedwell.host_agent.connections import connections, pace
+from speedwell.host_agent.netlink import NETLINK_SOCK_DIAG
 
 Rates = dict[Flow, int]
 Attempt = tuple[Rates, set[Flow]]

@@ -11,7 +11,7 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from host_agent import netlink
+from speedwell.host_agent import netlink
 
 _SUBSYSTEM = 3 << 8
 _PACKET, _VERDICT_BATCH, _CONFIG = _SUBSYSTEM | 0, _SUBSYSTEM | 3, _SUBSYSTEM | 2

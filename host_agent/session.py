@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache, partial
 
-from host_agent.channel import (
+from speedwell.host_agent.channel import (
     Backlog,
     BacklogReport,
     Directive,
@@ -21,7 +21,7 @@ from host_agent.channel import (
     decode,
     encode,
 )
-from host_agent.errors import InvalidDatagram
+from speedwell.host_agent.errors import InvalidDatagram
 
 MAX_AGENTS = 4096
 """Whose keys are kept at hand."""

@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from host_agent import netlink
-from host_agent.channel import PRIORITIES
-from host_agent.errors import KernelRefused, MissingRequirement
+from speedwell.host_agent import netlink
+from speedwell.host_agent.channel import PRIORITIES
+from speedwell.host_agent.errors import KernelRefused, MissingRequirement
 
 MARK_SHIFT, MARK_MASK = 24, 0x0F000000
 """Where in a connection's mark its class is; the other bits are others'."""

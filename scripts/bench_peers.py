@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from cluster import local
-from cluster.nameservers import free_ports
-from cluster.processes import Command, Processes, program
-from cluster.registration import wait_for_dataservers
-from topo.waiting import wait_for
+from speedwell.cluster import local
+from speedwell.cluster.nameservers import free_ports
+from speedwell.cluster.processes import Command, Processes, program
+from speedwell.cluster.registration import wait_for_dataservers
+from speedwell.topo.waiting import wait_for
 
 GLUSTER_HOST = "127.0.0.2"  # GlusterFS refuses 127.0.0.1 as the host of a brick
 GLUSTER_PORT = 24007

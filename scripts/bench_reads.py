@@ -26,8 +26,8 @@ from typing import Any
 
 import requests
 
-from coflow import Flow, FlowReport, Report, encode
-from topo.fabric import Fabric
+from speedwell.coflow import Flow, FlowReport, Report, encode
+from speedwell.topo.fabric import Fabric
 
 READ_BYTES = 256 << 20
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -62,7 +62,8 @@ class ControllerUnderTest:
         try:
             self._log = self._processes.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
             # Python looks into the working directory first: this is the checkout's controller, not ours.
-            self.controller = self._start([sys.executable, "-c", "from controller.main import main; main()",
+            main = "speedwell.controller.main" if (checkout / "speedwell").is_dir() else "controller.main"
+            self.controller = self._start([sys.executable, "-c", f"from {main} import main; main()",
                                            "--openflow-port", "0", "--rest-port", "0", "--log-level", "warning",
                                            *options], checkout)
             ready = self._line(self.controller)

@@ -20,7 +20,7 @@ from random import Random
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from topo.fabric import Fabric, Switch
+from speedwell.topo.fabric import Fabric, Switch
 
 HELLO, ERROR, ECHO_REQUEST, ECHO_REPLY, FEATURES_REQUEST, FEATURES_REPLY = 0, 1, 2, 3, 5, 6
 GET_CONFIG_REQUEST, GET_CONFIG_REPLY, PACKET_IN, FLOW_REMOVED, PACKET_OUT = 7, 8, 10, 11, 13

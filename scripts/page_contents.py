@@ -10,7 +10,7 @@ from typing import Any
 
 import requests
 
-from topo.fabric import Fabric
+from speedwell.topo.fabric import Fabric
 
 EVERY_SECONDS = 0.2
 SETTLED_ROUNDS = 25

@@ -5,12 +5,12 @@ The controller's own policies decide, and `CoflowSimulation` runs what they deci
 
 from collections.abc import Callable
 
-from controller.policy.coflows.coflow import BITS_PER_BYTE, Coflow, CoflowFlow, CoflowScheduler
-from controller.policy.coflows.live_coflows import TableScheduler
-from controller.policy.network.graph import Network
-from sim.coflow_simulation import CoflowSimulation, Enforcement
-from sim.coflow_trace import Coflow as TraceCoflow
-from sim.coflow_trace import CoflowTrace
+from speedwell.controller.policy.coflows.coflow import BITS_PER_BYTE, Coflow, CoflowFlow, CoflowScheduler
+from speedwell.controller.policy.coflows.live_coflows import TableScheduler
+from speedwell.controller.policy.network.graph import Network
+from speedwell.sim.coflow_simulation import CoflowSimulation, Enforcement
+from speedwell.sim.coflow_trace import Coflow as TraceCoflow
+from speedwell.sim.coflow_trace import CoflowTrace
 
 NEVER_SECONDS = 1e9
 

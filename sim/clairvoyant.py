@@ -4,7 +4,7 @@ import heapq
 import math
 from collections.abc import Sequence
 
-from sim.workload import Read
+from speedwell.sim.workload import Read
 
 _GROUPS = 12
 """Groups of reads of the same hosts that are tried, the largest first: small ones are not what holds reads up."""

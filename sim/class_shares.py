@@ -13,7 +13,7 @@ can use is wasted, and a class has its part of each link if it has the flows for
 import numpy as np
 from numba import njit
 
-from controller.policy.coflows.coflow_kernels import Integers, Reals
+from speedwell.controller.policy.coflows.coflow_kernels import Integers, Reals
 
 ROUNDS, RANKED_ROUNDS = 4, 8
 NEVER_FULL = 1e30               # bit/s

@@ -10,9 +10,9 @@ from math import inf
 import numpy as np
 from numba import njit
 
-from controller.policy.coflows.coflow import BITS_PER_BYTE, Coflow, CoflowFlow
-from controller.policy.coflows.coflow_kernels import Reals
-from controller.policy.network.graph import Network
+from speedwell.controller.policy.coflows.coflow import BITS_PER_BYTE, Coflow, CoflowFlow
+from speedwell.controller.policy.coflows.coflow_kernels import Reals
+from speedwell.controller.policy.network.graph import Network
 
 LARGEST_GROUP = 18
 """Coflows of one group: the sets of them are tried, each."""

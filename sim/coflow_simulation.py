@@ -14,7 +14,7 @@ from itertools import count
 
 import numpy as np
 
-from controller.policy.coflows.coflow import (
+from speedwell.controller.policy.coflows.coflow import (
     BITS_PER_BYTE,
     Coflow,
     CoflowFlow,
@@ -22,12 +22,12 @@ from controller.policy.coflows.coflow import (
     Schedule,
     ServiceClass,
 )
-from controller.policy.coflows.live_coflows import hashed
-from controller.policy.coflows.mincof import BEST_EFFORT_SHARE, SCHEDULED_SHARE, STARVED_SHARE
-from controller.policy.network.graph import Network
-from controller.policy.reads.rerouting import Tcp, loss
-from sim.class_shares import class_rates, fits, ranked_rates
-from sim.errors import InvalidSetting
+from speedwell.controller.policy.coflows.live_coflows import hashed
+from speedwell.controller.policy.coflows.mincof import BEST_EFFORT_SHARE, SCHEDULED_SHARE, STARVED_SHARE
+from speedwell.controller.policy.network.graph import Network
+from speedwell.controller.policy.reads.rerouting import Tcp, loss
+from speedwell.sim.class_shares import class_rates, fits, ranked_rates
+from speedwell.sim.errors import InvalidSetting
 
 CLASSES = {ServiceClass.SCHEDULED: 0, ServiceClass.STARVED: 1, ServiceClass.BEST_EFFORT: 2}
 WEIGHTS = np.array([SCHEDULED_SHARE, STARVED_SHARE, BEST_EFFORT_SHARE])

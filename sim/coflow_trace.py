@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim import kernel
-from sim.errors import InvalidWorkload
-from sim.state import EVENTS, State, new_state
+from speedwell.sim import kernel
+from speedwell.sim.errors import InvalidWorkload
+from speedwell.sim.state import EVENTS, State, new_state
 
 BITS_PER_MEGABYTE = 8e6
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from math import exp, inf, isfinite, log
 from random import Random
 
-from controller.policy.coflows.coflow import Coflow, CoflowFlow
-from controller.policy.network.graph import Network
-from sim.errors import InvalidWorkload
+from speedwell.controller.policy.coflows.coflow import Coflow, CoflowFlow
+from speedwell.controller.policy.network.graph import Network
+from speedwell.sim.errors import InvalidWorkload
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A fabric as the policies see it: the controller's network graph, under the fabric's own names."""
 
-from controller.policy.network.graph import Network
-from topo.fabric import Fabric
+from speedwell.controller.policy.network.graph import Network
+from speedwell.topo.fabric import Fabric
 
 
 def network_of(fabric: Fabric) -> Network:

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from sim import kernel
-from sim.errors import InvalidSetting
-from sim.state import Reals, new_state, with_room
+from speedwell.sim import kernel
+from speedwell.sim.errors import InvalidSetting
+from speedwell.sim.state import Reals, new_state, with_room
 
 Link = tuple[str, str]
 

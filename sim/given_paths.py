@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from sim.fabric_network import network_of
-from sim.fluid import FluidNetwork, Link
-from sim.workload import Read
-from topo.fabric import Fabric
+from speedwell.sim.fabric_network import network_of
+from speedwell.sim.fluid import FluidNetwork, Link
+from speedwell.sim.workload import Read
+from speedwell.topo.fabric import Fabric
 
 NEARLY_NOTHING_BITS = 8.0
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from sim.compiled import compiled
-from sim.state import DUE_BLOCK, IN_HEAP, NONE, NOT_QUEUED, QUEUE_SIZE, State
+from speedwell.sim.compiled import compiled
+from speedwell.sim.state import DUE_BLOCK, IN_HEAP, NONE, NOT_QUEUED, QUEUE_SIZE, State
 
 # ------------------------------------------------------- links to be looked at, lowest level first
 

@@ -1,15 +1,15 @@
 """Fluid flows on a network, compiled: flows come and go, time passes, counters are read.
 
-The rates between two events are those of `sim.levels`.
+The rates between two events are those of `speedwell.sim.levels`.
 """
 
 import numpy as np
 
-from sim.compiled import compiled
-from sim.heaps import merge_flows, move_held, push_link
-from sim.levels import served_now, settle
-from sim.members import attach, count_flows_of, detach
-from sim.state import DUE_BLOCK, ENDED, NONE, Integers, Reals, State
+from speedwell.sim.compiled import compiled
+from speedwell.sim.heaps import merge_flows, move_held, push_link
+from speedwell.sim.levels import served_now, settle
+from speedwell.sim.members import attach, count_flows_of, detach
+from speedwell.sim.state import DUE_BLOCK, ENDED, NONE, Integers, Reals, State
 
 COMPLETION_SECONDS = 1e-9   # completions closer than this are one event
 

@@ -15,10 +15,10 @@ a link adds up what a flow it holds has been sent, and a route knows at which su
 
 import numpy as np
 
-from sim.compiled import compiled
-from sim.heaps import drop_held, pop_link, push_link, set_due
-from sim.members import change_holder
-from sim.state import (
+from speedwell.sim.compiled import compiled
+from speedwell.sim.heaps import drop_held, pop_link, push_link, set_due
+from speedwell.sim.members import change_holder
+from speedwell.sim.state import (
     ENTRIES,
     EVENTS,
     IN_SWEEP,

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from sim.compiled import compiled
-from sim.heaps import add_held, drop_held
-from sim.state import ENTRIES, MEMBERS_USED, State
+from speedwell.sim.compiled import compiled
+from speedwell.sim.heaps import add_held, drop_held
+from speedwell.sim.state import ENTRIES, MEMBERS_USED, State
 
 
 @compiled

@@ -18,10 +18,10 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
-from controller.policy.metadata.blocks import IPV4, Block, Node, Tables, compressed, owner, size, walk
-from controller.policy.metadata.btree import Places, Tree, paper_tables
-from controller.policy.metadata.layout import Layout, join, lay_out, leave, tables
-from controller.policy.network.prefixes import Prefix
+from speedwell.controller.policy.metadata.blocks import IPV4, Block, Node, Tables, compressed, owner, size, walk
+from speedwell.controller.policy.metadata.btree import Places, Tree, paper_tables
+from speedwell.controller.policy.metadata.layout import Layout, join, lay_out, leave, tables
+from speedwell.controller.policy.network.prefixes import Prefix
 
 NAT = 0.15 / 0.85
 """What the paper's address translation takes, in look-ups: 15 % of the processor beside Redis (section VII-E)."""

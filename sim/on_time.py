@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 
-from sim.workload import Read
+from speedwell.sim.workload import Read
 
 _GROUPS = 12
 """Groups of reads of the same hosts that are tried, the largest first."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim.compiled import compiled
+from speedwell.sim.compiled import compiled
 
 BULK, STRIPED, SHORT, UDP = range(4)
 NONE = -1

@@ -12,20 +12,20 @@ from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 
-import controller.own_policies  # noqa: F401  (a worker process has to know of users' policies)
-from controller.policy.errors import NoPath
-from controller.policy.network.graph import Path
-from controller.policy.reads.mayflower_plus import PATIENCE
-from controller.policy.reads.selection import PLUS, Selector
-from controller.policy.reads.selection_request import Replica, SelectionRequest
-from sim.errors import InvalidSetting, Overloaded
-from sim.fabric_network import network_of
-from sim.fluid import FluidNetwork, Link
-from sim.workload import Read
-from topo.fabric import Fabric
+import speedwell.controller.own_policies  # noqa: F401  (a worker process has to know of users' policies)
+from speedwell.controller.policy.errors import NoPath
+from speedwell.controller.policy.network.graph import Path
+from speedwell.controller.policy.reads.mayflower_plus import PATIENCE
+from speedwell.controller.policy.reads.selection import PLUS, Selector
+from speedwell.controller.policy.reads.selection_request import Replica, SelectionRequest
+from speedwell.sim.errors import InvalidSetting, Overloaded
+from speedwell.sim.fabric_network import network_of
+from speedwell.sim.fluid import FluidNetwork, Link
+from speedwell.sim.workload import Read
+from speedwell.topo.fabric import Fabric
 
 SERVER_PORT = 7000
-SPREAD = 0.3    # of `controller.counters.poller`
+SPREAD = 0.3    # of `speedwell.controller.counters.poller`
 FIRST_CLIENT_PORT, CLIENT_PORTS = 32768, 28232
 
 

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from controller.policy.network.graph import Network
-from controller.policy.registry import POLICIES, Kind
-from controller.policy.timeslices.timeslice_policy import Directives, TimeslicePolicy
-from sim import shallow_switch as port
+from speedwell.controller.policy.network.graph import Network
+from speedwell.controller.policy.registry import POLICIES, Kind
+from speedwell.controller.policy.timeslices.timeslice_policy import Directives, TimeslicePolicy
+from speedwell.sim import shallow_switch as port
 
 HOST_BPS = 1e9
 

@@ -20,28 +20,28 @@ from random import Random
 
 import numpy as np
 
-import controller.own_policies  # noqa: F401  (a worker process has to know of users' policies)
-from controller.policy.coflows.coflow import BITS_PER_BYTE, Coflow, CoflowFlow, Schedule, ServiceClass
-from controller.policy.network.graph import Path
-from controller.policy.placements.request import Candidate, PlacementPolicy, PlacementRequest
-from controller.policy.placements.sinbad import MeasuredBy
-from controller.policy.reads.selection import Selector
-from controller.policy.reads.selection_request import Replica, SelectionRequest
-from controller.policy.registry import POLICIES, Kind
-from controller.policy.timeslices.contention import contended
-from controller.policy.timeslices.timeslice_policy import Directives, Pair, TimeslicePolicy
-from sim.coflow_simulation import CLASSES, LOWEST_RANK, CoflowSimulation, Enforcement
-from sim.errors import Overloaded
-from sim.fabric_network import network_of
-from sim.workload import Read
-from topo.fabric import Fabric
+import speedwell.controller.own_policies  # noqa: F401  (a worker process has to know of users' policies)
+from speedwell.controller.policy.coflows.coflow import BITS_PER_BYTE, Coflow, CoflowFlow, Schedule, ServiceClass
+from speedwell.controller.policy.network.graph import Path
+from speedwell.controller.policy.placements.request import Candidate, PlacementPolicy, PlacementRequest
+from speedwell.controller.policy.placements.sinbad import MeasuredBy
+from speedwell.controller.policy.reads.selection import Selector
+from speedwell.controller.policy.reads.selection_request import Replica, SelectionRequest
+from speedwell.controller.policy.registry import POLICIES, Kind
+from speedwell.controller.policy.timeslices.contention import contended
+from speedwell.controller.policy.timeslices.timeslice_policy import Directives, Pair, TimeslicePolicy
+from speedwell.sim.coflow_simulation import CLASSES, LOWEST_RANK, CoflowSimulation, Enforcement
+from speedwell.sim.errors import Overloaded
+from speedwell.sim.fabric_network import network_of
+from speedwell.sim.workload import Read
+from speedwell.topo.fabric import Fabric
 
 BEST_EFFORT = CLASSES[ServiceClass.BEST_EFFORT]
 PORT = 7100
 CALM_SECONDS = 0.2
 """Of `controller.timeslices.turns`: how long a pair keeps its turns when its links are no longer contended."""
 LOOK_SECONDS = 0.25
-"""Of `controller.timeslices.service`: how often the scheduler of turns asks for the order of coflows."""
+"""Of `speedwell.controller.timeslices.service`: how often the scheduler of turns asks for the order of coflows."""
 FULL = 0.99
 
 

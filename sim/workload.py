@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 
-from sim.errors import InvalidWorkload
-from topo.fabric import Fabric, Host
+from speedwell.sim.errors import InvalidWorkload
+from speedwell.topo.fabric import Fabric, Host
 
 
 @dataclass(frozen=True)

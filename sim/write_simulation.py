@@ -12,11 +12,17 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
-from controller.policy.network.graph import Link, Network
-from controller.policy.placements.request import Candidate, Placement, PlacementPolicy, PlacementRequest, place_batch
-from sim.fluid import FluidNetwork
-from sim.write_workload import Writes
-from topo.fabric import Fabric
+from speedwell.controller.policy.network.graph import Link, Network
+from speedwell.controller.policy.placements.request import (
+    Candidate,
+    Placement,
+    PlacementPolicy,
+    PlacementRequest,
+    place_batch,
+)
+from speedwell.sim.fluid import FluidNetwork
+from speedwell.sim.write_workload import Writes
+from speedwell.topo.fabric import Fabric
 
 LONGEST_CHAIN = 24
 DISK = "disk"

@@ -2,7 +2,7 @@
 
 The shuffle is the background: its rates are computed beforehand and do not change with what is written, as in the
 paper. A task writes what it puts out once it has its data, in blocks, one after the other. The public trace says
-nothing of outputs and knows racks only; what is taken instead stands in `evaluation.papers.sinbad.CHOSEN`.
+nothing of outputs and knows racks only; what is taken instead stands in `speedwell.evaluation.papers.sinbad.CHOSEN`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from sim.coflow_trace import CoflowTrace, FairRates, fair_rates
-from sim.errors import InvalidWorkload
+from speedwell.sim.coflow_trace import CoflowTrace, FairRates, fair_rates
+from speedwell.sim.errors import InvalidWorkload
 
 BITS_PER_BYTE = 8
 DRAIN_SECONDS = 600

@@ -1,8 +1,8 @@
 """The word of a primary, for tests that speak to one replica by hand."""
 
-from fs.channel import connect
-from fs.checksums import BLOCK_BYTES, block_sum, digest, pack
-from fs.proto.speedwell_pb2 import (
+from speedwell.fs.channel import connect
+from speedwell.fs.checksums import BLOCK_BYTES, block_sum, digest, pack
+from speedwell.fs.proto.speedwell_pb2 import (
     OK,
     AppendOperation,
     AppendRecord,

@@ -17,15 +17,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fs import tokens
-from fs.client import Client
-from fs.dataserver.record import SMALL_DATA_AT, SMALL_SUFFIX
-from fs.errors import DeviceBusy
-from fs.identity import places
-from fs.identity.authority import Authority
-from fs.identity.roles import DATASERVER, MOUNT, NAMESERVER, OPERATOR, READER
-from fs.proto.speedwell_pb2 import Admission, Attributes
-from fs.tokens import READ, SERVE, WRITE
+from speedwell.fs import tokens
+from speedwell.fs.client import Client
+from speedwell.fs.dataserver.record import SMALL_DATA_AT, SMALL_SUFFIX
+from speedwell.fs.errors import DeviceBusy
+from speedwell.fs.identity import places
+from speedwell.fs.identity.authority import Authority
+from speedwell.fs.identity.roles import DATASERVER, MOUNT, NAMESERVER, OPERATOR, READER
+from speedwell.fs.proto.speedwell_pb2 import Admission, Attributes
+from speedwell.fs.tokens import READ, SERVE, WRITE
 from tests.waiting import wait_until
 
 SCRIPTS = Path(sys.executable).parent

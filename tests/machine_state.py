@@ -4,7 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
-OURS = ("ovs-vswitchd", "ovsdb-server", "speedwell", "iperf3", "cluster.supervisor", "cluster.demo")
+OURS = ("ovs-vswitchd", "ovsdb-server", "speedwell", "iperf3")
 
 
 def left_on_machine() -> dict[str, set[str]]:

@@ -13,17 +13,17 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from fs.dataserver.mirror import Mirror
-from fs.errors import DatabaseDamaged, NamespaceRebuilding, SpeedwellError
-from fs.nameserver import rebuilding
-from fs.nameserver.directory import NameserverDirectory
-from fs.nameserver.dispatch import Requests
-from fs.nameserver.holders import Holders
-from fs.nameserver.keeper import Keeper
-from fs.nameserver.service import NameserverService
-from fs.nameserver.settings import Settings
-from fs.proto import speedwell_pb2 as pb
-from fs.store import JournaledStore
+from speedwell.fs.dataserver.mirror import Mirror
+from speedwell.fs.errors import DatabaseDamaged, NamespaceRebuilding, SpeedwellError
+from speedwell.fs.nameserver import rebuilding
+from speedwell.fs.nameserver.directory import NameserverDirectory
+from speedwell.fs.nameserver.dispatch import Requests
+from speedwell.fs.nameserver.holders import Holders
+from speedwell.fs.nameserver.keeper import Keeper
+from speedwell.fs.nameserver.service import NameserverService
+from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.store import JournaledStore
 from tests.waiting import wait_until
 
 SETTLE_SECONDS = 0.02

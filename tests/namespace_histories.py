@@ -5,9 +5,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from fs.errors import SpeedwellError
-from fs.nameserver.service import NameserverService
-from fs.proto import speedwell_pb2 as pb
+from speedwell.fs.errors import SpeedwellError
+from speedwell.fs.nameserver.service import NameserverService
+from speedwell.fs.proto import speedwell_pb2 as pb
 
 NAMES = [b"a", b"b", b"c", b"d", "ä\n".encode(), b"x" * 200]
 

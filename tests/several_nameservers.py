@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from fs.client.metadata import MetadataClient
-from fs.errors import NameserverUnavailable
+from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.errors import NameserverUnavailable
 from tests.etcd import EtcdCluster
 from tests.local_cluster import Daemon
 from tests.waiting import wait_until

@@ -27,7 +27,8 @@ class VersionBefore:
             archive.extractall(tree)
         self.package = "speedwell.fs" if (tree / "speedwell").exists() else "fs"
         subprocess.run([sys.executable, "-m", "grpc_tools.protoc", "-I.", "--python_out=.", "--grpc_python_out=.",
-                        *(str(path.relative_to(tree)) for path in (tree / "fs" / "proto").glob("*.proto"))],
+                        *(str(path.relative_to(tree))
+                          for path in tree.joinpath(*self.package.split("."), "proto").glob("*.proto"))],
                        cwd=tree, check=True)
         found = subprocess.run([sys.executable, "-c", f"import {self.package} as it; print(it.__file__)"], cwd=tree,
                                env={"PYTHONPATH": str(tree)}, capture_output=True, text=True, check=True).stdout

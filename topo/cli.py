@@ -13,12 +13,12 @@ from typing import Any
 
 import click
 
-from topo.click_types import HostPort
-from topo.emulation import INSECURE, Emulation, EmulationError, identities
-from topo.emulation.discovery import wait_for_hosts, wait_for_network
-from topo.fabric import Fabric, InvalidFabric, fat_tree, spine_leaf, three_tier
-from topo.fabric.addresses import MACHINE_ADDRESS
-from topo.fabric_spec import parse_fabric
+from speedwell.topo.click_types import HostPort
+from speedwell.topo.emulation import INSECURE, Emulation, EmulationError, identities
+from speedwell.topo.emulation.discovery import wait_for_hosts, wait_for_network
+from speedwell.topo.fabric import Fabric, InvalidFabric, fat_tree, spine_leaf, three_tier
+from speedwell.topo.fabric.addresses import MACHINE_ADDRESS
+from speedwell.topo.fabric_spec import parse_fabric
 
 _DIRECTORY = Path("/run/speedwell/fabric")
 _OPENFLOW_PORT = 6653
@@ -196,7 +196,7 @@ def _run(description: Fabric, options: _Options) -> None:
 
 
 def _prompt(emulation: Emulation) -> None:
-    from topo.emulation.prompt import FabricCLI  # needs Mininet, which `Emulation.start` has checked for
+    from speedwell.topo.emulation.prompt import FabricCLI  # needs Mininet, which `Emulation.start` has checked for
 
     FabricCLI(emulation.network)
 

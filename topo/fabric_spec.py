@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from topo.fabric import Fabric, InvalidFabric, fat_tree, spine_leaf, three_tier
-from topo.fabric.builders import FULL_BISECTION, MAYFLOWER_OVERSUBSCRIPTION
+from speedwell.topo.fabric import Fabric, InvalidFabric, fat_tree, spine_leaf, three_tier
+from speedwell.topo.fabric.builders import FULL_BISECTION, MAYFLOWER_OVERSUBSCRIPTION
 
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "three-tier": ("pods", "racks", "hosts", "aggregations", "cores", "host_mbps", "edge_ratio",
@@ -13,7 +13,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "spine-leaf": ("leaves", "spines", "hosts", "host_mbps", "ratio"),
 }
 """The families and their parameters, in the order in which `mn` takes them. Everything that takes a fabric takes
-these; each is left at the default of its builder in `topo.fabric` if it is not given."""
+these; each is left at the default of its builder in `speedwell.topo.fabric` if it is not given."""
 
 _BUILDERS: Mapping[str, Callable[..., Fabric]] = {
     "three-tier": three_tier, "fat-tree": fat_tree, "spine-leaf": spine_leaf}

@@ -25,7 +25,7 @@ def _make_project_importable() -> None:
 _make_project_importable()
 
 try:
-    from topo.emulation.mn import CLI, Network, controllers, switches, topos
+    from speedwell.topo.emulation.mn import CLI, Network, controllers, switches, topos
 except ModuleNotFoundError as error:
     raise SystemExit(f"{error.name} is missing for {sys.executable}: run scripts/setup first") from None
 

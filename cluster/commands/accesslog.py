@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 
-from cluster import mounts
-from cluster.commands.output import echo
-from cluster.errors import InvalidSetting, NotRunning
-from cluster.tables import visible
-from fs import units
-from fs.option_types import MountPoint
-from fuse_mount.mountpoint import FILESYSTEM_TYPE
+from speedwell.cluster import mounts
+from speedwell.cluster.commands.output import echo
+from speedwell.cluster.errors import InvalidSetting, NotRunning
+from speedwell.cluster.tables import visible
+from speedwell.fs import units
+from speedwell.fs.option_types import MountPoint
+from speedwell.fuse_mount.mountpoint import FILESYSTEM_TYPE
 
 LEADING = ("time_ns", "uid", "gid", "pid", "operation", "result", "seconds")
 
@@ -32,7 +32,7 @@ def accesslog(mountpoint: Path, as_json: bool) -> int:
     owner and root can read it. Several may; who reads too slowly is told how many requests are missing. What the
     kernel answers from its cache is no request.
     """
-    from cluster.mount_monitor import follow
+    from speedwell.cluster.mount_monitor import follow
 
     place = mounts.locate(mountpoint)
     mount = mounts.mounted_here(place)

@@ -6,12 +6,12 @@ from dataclasses import asdict
 
 import click
 
-from cluster.commands.connection import Target, connection_options
-from cluster.commands.output import echo, echo_json
-from cluster.tables import echo_table
-from fs import units
-from fs.option_types import Size
-from fs.units import counted
+from speedwell.cluster.commands.connection import Target, connection_options
+from speedwell.cluster.commands.output import echo, echo_json
+from speedwell.cluster.tables import echo_table
+from speedwell.fs import units
+from speedwell.fs.option_types import Size
+from speedwell.fs.units import counted
 
 
 @click.command()
@@ -31,7 +31,7 @@ def bench(directory: str, threads: int, big_size: int, small_size: int, small_fi
     The client library is measured, without a mount. Reads come from the dataservers' memory, where the files are as
     they have just been written. Everything is removed at the end, also after Ctrl-C.
     """
-    from cluster.bench import Work, run
+    from speedwell.cluster.bench import Work, run
 
     if not big_size or not small_size:
         raise click.UsageError("sizes begin at 1 byte", click.get_current_context())

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from cluster.commands.output import echo, echo_json
-from cluster.errors import InvalidSetting
+from speedwell.cluster.commands.output import echo, echo_json
+from speedwell.cluster.errors import InvalidSetting
 
 ROLES = {"nameserver": "fs.nameserver.main", "dataserver": "fs.dataserver.main", "mount": "fuse_mount.main",
          "certificates": "fs.identity.main", "metadata-store": "fs.metadata_store.main",
@@ -31,14 +31,14 @@ def check_config(file: Path | None, role: str | None, schema: bool) -> None:
         raise InvalidSetting(f"--role: say whose settings these are, one of {', '.join(ROLES)}")
     if (file is None) != schema:
         raise click.UsageError("name a FILE, or a --role with --schema", click.get_current_context())
-    module = importlib.import_module(ROLES[chosen])
+    module = importlib.import_module(f"speedwell.{ROLES[chosen]}")
     if chosen == "controller":
         if file is None:
             echo_json(module.Settings.model_json_schema())
             return
         module.load_settings(file)
     else:
-        from fs import config
+        from speedwell.fs import config
 
         if file is None:
             echo_json(config.schema(module.command))

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import click
 
-from cluster import fabric_network
-from cluster.errors import NotOnFabric
-from cluster.progress import Meter
-from coflow.errors import InvalidSetting
-from coflow.parts import MAX_PARTS
-from coflow.receiver import Receiver
-from coflow.report import host_key
-from coflow.reporter import Reporter
-from coflow.settings import ADDRESS_VARIABLE, KEY_FILE_VARIABLE, read_key, scheduler
-from coflow.transfer import send as send_file
-from fs import units
-from topo.click_types import HostPort
+from speedwell.cluster import fabric_network
+from speedwell.cluster.errors import NotOnFabric
+from speedwell.cluster.progress import Meter
+from speedwell.coflow.errors import InvalidSetting
+from speedwell.coflow.parts import MAX_PARTS
+from speedwell.coflow.receiver import Receiver
+from speedwell.coflow.report import host_key
+from speedwell.coflow.reporter import Reporter
+from speedwell.coflow.settings import ADDRESS_VARIABLE, KEY_FILE_VARIABLE, read_key, scheduler
+from speedwell.coflow.transfer import send as send_file
+from speedwell.fs import units
+from speedwell.topo.click_types import HostPort
 
 _ID_HEX_DIGITS = 32
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from cluster import current, fabric_network
-from cluster.errors import NotOnFabric, NotRunning
-from fs.addresses import is_ip, parse_address
-from fs.errors import InvalidArgument
-from fs.identity.places import VARIABLE
+from speedwell.cluster import current, fabric_network
+from speedwell.cluster.errors import NotOnFabric, NotRunning
+from speedwell.fs.addresses import is_ip, parse_address
+from speedwell.fs.errors import InvalidArgument
+from speedwell.fs.identity.places import VARIABLE
 
 if TYPE_CHECKING:
-    from fs.client import Client
+    from speedwell.fs.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
 NO_CONTROLLER = "none"
@@ -45,8 +45,8 @@ class Target:
         addresses, NotOnFabric."""
         if for_bytes and self.off_fabric:
             raise NotOnFabric(self.off_fabric)
-        from fs.client import Client
-        from fs.client.context import DEFAULT_PARTS
+        from speedwell.fs.client import Client
+        from speedwell.fs.client.context import DEFAULT_PARTS
 
         return Client(self.nameserver, controller=self.controller, local_host=self.local_host,
                       replica_policy=self.replica_policy, path_policy=self.path_policy,

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from cluster import current, mounts
-from cluster.commands.connection import installation_option, one_installation
-from cluster.commands.mounting import unmount
-from cluster.commands.output import echo
-from cluster.errors import ClusterError, NotRunning
-from cluster.processes import Processes
+from speedwell.cluster import current, mounts
+from speedwell.cluster.commands.connection import installation_option, one_installation
+from speedwell.cluster.commands.mounting import unmount
+from speedwell.cluster.commands.output import echo
+from speedwell.cluster.errors import ClusterError, NotRunning
+from speedwell.cluster.processes import Processes
 
 
 @click.command()
@@ -39,7 +39,7 @@ def down(directory: Path | None, installation: Path | None, force: bool) -> None
 
 
 def _local(directory: Path | None, force: bool) -> None:
-    from cluster import local
+    from speedwell.cluster import local
 
     assert directory is not None
     with contextlib.suppress(NotRunning):
@@ -53,7 +53,7 @@ def _local(directory: Path | None, force: bool) -> None:
 
 
 def _fabric(installation: current.Current) -> None:
-    from cluster import supervisor
+    from speedwell.cluster import supervisor
 
     if os.geteuid() != 0:
         raise ClusterError("the installation on the emulated fabric is root's: run the command with sudo")
@@ -68,7 +68,7 @@ def _fabric(installation: current.Current) -> None:
 
 def _remove_leftovers() -> tuple[str, str]:
     """Remove what `mn` or `speedwell fabric` left when it was killed; says what was done, and what hinders."""
-    from topo.emulation import EmulationRunning, remove_leftovers
+    from speedwell.topo.emulation import EmulationRunning, remove_leftovers
 
     if os.geteuid() != 0:
         return "", ""

@@ -11,11 +11,11 @@ from typing import IO
 
 import click
 
-from cluster.commands.connection import Target, connection_options
-from cluster.commands.output import echo
-from cluster.errors import InvalidDump
-from cluster.progress import Meter
-from fs.units import counted
+from speedwell.cluster.commands.connection import Target, connection_options
+from speedwell.cluster.commands.output import echo
+from speedwell.cluster.errors import InvalidDump
+from speedwell.cluster.progress import Meter
+from speedwell.fs.units import counted
 
 STANDARD = "-"
 
@@ -30,7 +30,7 @@ def dump(file: str, target: Target) -> None:
     has on which dataservers. It does not have a single byte of the files themselves, nor locks, open files without a
     name and what lies in the trash. FILE gets its name when it is complete.
     """
-    from cluster import namespace_file
+    from speedwell.cluster import namespace_file
 
     place = Path(file)
     if file != STANDARD and not place.parent.is_dir():
@@ -61,8 +61,8 @@ def load(file: str, target: Target) -> None:
     that have them; one that belongs to the former namespace needs `speedwell node adopt`. A file whose content no
     dataserver has cannot be read, and `speedwell fsck` names it.
     """
-    from cluster.namespace_file import NamespaceFile
-    from fs.errors import InvalidArgument
+    from speedwell.cluster.namespace_file import NamespaceFile
+    from speedwell.fs.errors import InvalidArgument
 
     with ExitStack() as cleanup:
         stream = sys.stdin.buffer if file == STANDARD else cleanup.enter_context(Path(file).open("rb"))

@@ -7,14 +7,14 @@ from contextlib import AbstractContextManager, contextmanager
 
 import click
 
-from fs.command_line import FAILED, explain
+from speedwell.fs.command_line import FAILED, explain
 
 
 @contextmanager
 def each_path() -> Iterator[Callable[[], AbstractContextManager[None]]]:
     """What is yielded is entered for each path. The exit code is 1 if one of them failed; an error that does not lie
     with a path ends the command."""
-    from fs import errors
+    from speedwell.fs import errors
 
     of_a_path = (errors.NoSuchFile, errors.AlreadyExists, errors.NotADirectory, errors.IsADirectory,
                  errors.DirectoryNotEmpty, errors.DeviceBusy, errors.StaleFile, errors.NotPermitted,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from cluster.errors import ClusterError, InvalidSetting
-from cluster.machine_mounts import HOST_VARIABLE
-from fs.identity.places import VARIABLE
+from speedwell.cluster.errors import ClusterError, InvalidSetting
+from speedwell.cluster.machine_mounts import HOST_VARIABLE
+from speedwell.fs.identity.places import VARIABLE
 
 _BASH_PROMPT = '[ -f ~/.bashrc ] && . ~/.bashrc\nPS1="($SPEEDWELL_HOST) $PS1"\n'
 
@@ -25,8 +25,8 @@ def enter(host: str, command: tuple[str, ...]) -> None:
     host of the fabric. The fabric is the one that `speedwell up --fabric` or the demonstration has left
     running.
     """
-    from cluster.supervisor import running
-    from topo.emulation.processes import in_namespace, with_host_names
+    from speedwell.cluster.supervisor import running
+    from speedwell.topo.emulation.processes import in_namespace, with_host_names
 
     fabric = running()
     nodes = {**fabric["hosts"], **fabric["switches"]}

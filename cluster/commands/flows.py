@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from cluster.commands.connection import Target, connection_options
-from cluster.commands.output import echo, echo_json
-from cluster.commands.watching import watch_options
-from cluster.errors import InvalidSetting
-from cluster.tables import echo_table
-from fs import units
+from speedwell.cluster.commands.connection import Target, connection_options
+from speedwell.cluster.commands.output import echo, echo_json
+from speedwell.cluster.commands.watching import watch_options
+from speedwell.cluster.errors import InvalidSetting
+from speedwell.cluster.tables import echo_table
+from speedwell.fs import units
 
 FIRST, LAST = ("base", "reads", "coflows"), ("former", "strangers")
 
@@ -30,7 +30,7 @@ def flows(switch: str | None, owner: str | None, as_json: bool, target: Target) 
     of its own, `former` (single flows of an earlier controller) or `strangers` (none of the controller's entries).
     SWITCH is a name or a datapath id. The switches are asked, not the controller's plan.
     """
-    from cluster.controller_client import ask
+    from speedwell.cluster.controller_client import ask
 
     if switch is None:
         if owner is not None:
@@ -52,7 +52,7 @@ def flows(switch: str | None, owner: str | None, as_json: bool, target: Target) 
 
 def _entries(target: Target, switch: str, owner: str | None) -> dict[str, Any]:
     """All pages as one. Raises InvalidSetting for a switch that does not exist."""
-    from cluster.controller_client import ask
+    from speedwell.cluster.controller_client import ask
 
     known = ask(target.controller, "/v1/switches")["switches"]
     dpid = {each["name"]: each["dpid"] for each in known}.get(switch, switch)

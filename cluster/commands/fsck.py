@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cluster.commands.connection import Target, connection_options
-from cluster.commands.output import echo, echo_json
-from cluster.errors import CannotTell
-from fs.command_line import Number
-from fs.units import counted
+from speedwell.cluster.commands.connection import Target, connection_options
+from speedwell.cluster.commands.output import echo, echo_json
+from speedwell.cluster.errors import CannotTell
+from speedwell.fs.command_line import Number
+from speedwell.fs.units import counted
 
 if TYPE_CHECKING:
-    from cluster.fsck import Check, Problem
-    from fs.client.metadata import MetadataClient
+    from speedwell.cluster.fsck import Check, Problem
+    from speedwell.fs.client.metadata import MetadataClient
 
 CLEAN, REPAIRED, NOT_REPAIRED = 0, 1, 4
 POLL_SECONDS = 0.5
@@ -39,7 +39,7 @@ def fsck(context: click.Context, repair: bool, accept_roll_back: bool, verify: b
     Exit codes: 0 nothing is wrong, 1 what was wrong has been repaired, 4 something is wrong, or could not be looked
     at. What is normal is told and is no error: copies that wait for their deletion, replicas that are being made.
     """
-    from cluster import fsck as checking
+    from speedwell.cluster import fsck as checking
 
     with target.connect(for_bytes=True) as client:
         if accept_roll_back:
@@ -63,7 +63,7 @@ def fsck(context: click.Context, repair: bool, accept_roll_back: bool, verify: b
 
 
 def _repaired(metadata: MetadataClient, result: Check, verify: bool, deadline: float) -> Check:
-    from cluster import fsck as checking
+    from speedwell.cluster import fsck as checking
 
     while not result.clean and time.monotonic() < deadline:
         checking.repair(metadata, result)

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cluster import current
-from cluster.commands.connection import installation_option, last_started
-from cluster.commands.output import echo, echo_json
-from cluster.commands.watching import watch_options
-from cluster.identities import FOLDER
-from cluster.processes import Processes
-from cluster.tables import echo_table
-from fs import paths, units
-from fs.addresses import is_ip
-from fs.errors import IdentityError
-from fs.identity import bearer, scope
-from fs.identity.roles import CONTROLLER, JOINING, ROLES
-from fs.option_types import Duration
+from speedwell.cluster import current
+from speedwell.cluster.commands.connection import installation_option, last_started
+from speedwell.cluster.commands.output import echo, echo_json
+from speedwell.cluster.commands.watching import watch_options
+from speedwell.cluster.identities import FOLDER
+from speedwell.cluster.processes import Processes
+from speedwell.cluster.tables import echo_table
+from speedwell.fs import paths, units
+from speedwell.fs.addresses import is_ip
+from speedwell.fs.errors import IdentityError
+from speedwell.fs.identity import bearer, scope
+from speedwell.fs.identity.roles import CONTROLLER, JOINING, ROLES
+from speedwell.fs.option_types import Duration
 
 if TYPE_CHECKING:
-    from fs.identity.authority import Authority
-    from fs.identity.register import Certificate
+    from speedwell.fs.identity.authority import Authority
+    from speedwell.fs.identity.register import Certificate
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -124,8 +124,8 @@ def issue(name: str, role: str, installation: Path | None, directory: Path | Non
 @_place_options
 def invite(machine: str, roles: tuple[str, ...], listens: str | None, address: str, validity: int,
            installation: Path | None, directory: Path | None, **within: Any) -> None:
-    from cluster import parts
-    from fs.identity import invitations  # takes 30 ms
+    from speedwell.cluster import parts
+    from speedwell.fs.identity import invitations  # takes 30 ms
 
     if address and not is_ip(address):
         raise click.UsageError(f"--address: {address!r} is not an IP address", click.get_current_context())
@@ -180,7 +180,7 @@ def revoke(name: str, installation: Path | None, directory: Path | None) -> None
 
     A join token for NAME that was not used is taken back, too. `issue`, `token` and `invite` give NAME new ones.
     """
-    from fs.identity import invitations  # takes 30 ms
+    from speedwell.fs.identity import invitations  # takes 30 ms
 
     authority = _authority(installation, directory)
     certificate = authority.newest().get(name)
@@ -190,7 +190,7 @@ def revoke(name: str, installation: Path | None, directory: Path | None) -> None
 
 
 def _authority(installation: Path | None, directory: Path | None, *, new: bool = False) -> Authority:
-    from fs.identity.authority import Authority  # takes 30 ms
+    from speedwell.fs.identity.authority import Authority  # takes 30 ms
 
     if installation is not None and directory is not None:
         raise click.UsageError("--installation does not go with --directory", click.get_current_context())

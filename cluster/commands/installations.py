@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from cluster import current, mounts
-from cluster.commands.output import echo, echo_json
-from cluster.commands.watching import watch_options
-from cluster.errors import InvalidState
-from cluster.processes import Processes
-from cluster.tables import echo_table
+from speedwell.cluster import current, mounts
+from speedwell.cluster.commands.output import echo, echo_json
+from speedwell.cluster.commands.watching import watch_options
+from speedwell.cluster.errors import InvalidState
+from speedwell.cluster.processes import Processes
+from speedwell.cluster.tables import echo_table
 
 
 @click.command("list")

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cluster.commands.output import echo
-from fs.errors import IdentityError
-from fs.identity import roles
-from fs.option_types import MountPoint
+from speedwell.cluster.commands.output import echo
+from speedwell.fs.errors import IdentityError
+from speedwell.fs.identity import roles
+from speedwell.fs.option_types import MountPoint
 
 if TYPE_CHECKING:
-    from cluster.current import Current
+    from speedwell.cluster.current import Current
 
 FIRST = (roles.NAMESERVER, roles.DATASERVER, roles.CONTROLLER, roles.MOUNT)
 _mount_option = click.option("--mount", type=MountPoint(), metavar="MOUNTPOINT", help="Where the filesystem is "
@@ -40,7 +40,7 @@ _systemd_option = click.option("--systemd", type=click.Path(path_type=Path, file
 @_systemd_option
 def init(directory: Path, chosen: tuple[str, ...], address: str, name: str, replication: int,
          mount: Path | None, systemd: Path | None) -> None:
-    from cluster import parts, units
+    from speedwell.cluster import parts, units
 
     if systemd is not None:
         units.check(directory.absolute(), systemd)
@@ -63,8 +63,8 @@ def join(token: str, directory: Path, address: str | None, mount: Path | None, s
     here and stay here. If nothing answers, or it was interrupted, try again with the same token. The settings of what
     runs here are DIR/ROLE.toml; `speedwell up` then starts it.
     """
-    from cluster import parts, units
-    from fs.identity import invitations  # takes 30 ms
+    from speedwell.cluster import parts, units
+    from speedwell.fs.identity import invitations  # takes 30 ms
 
     try:
         given = invitations.parsed(token)
@@ -83,8 +83,8 @@ def _tell(made: Current, systemd: Path | None) -> None:
     if systemd is None:
         echo(f"next: {made.up_again}")
         return
-    from cluster import units
-    from cluster.processes import Processes
+    from speedwell.cluster import units
+    from speedwell.cluster.processes import Processes
 
     names = units.write(Processes(Path(made.directory)), systemd)
     echo(f"next: `systemctl daemon-reload`, `systemctl enable --now {' '.join(names)}`")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster.commands.connection import Target, connection_options
-from cluster.commands.each_path import each_path
-from cluster.commands.output import (
+from speedwell.cluster.commands.connection import Target, connection_options
+from speedwell.cluster.commands.each_path import each_path
+from speedwell.cluster.commands.output import (
     DIRECTORY_TYPE,
     LINK_TYPE,
     REGULAR_TYPE,
@@ -25,13 +25,13 @@ from cluster.commands.output import (
     type_name,
     user_name,
 )
-from cluster.commands.watching import watch_options
-from cluster.tables import echo_table
-from fs import units
+from speedwell.cluster.commands.watching import watch_options
+from speedwell.cluster.tables import echo_table
+from speedwell.fs import units
 
 if TYPE_CHECKING:
-    from fs.client import Client
-    from fs.proto.speedwell_pb2 import Attributes
+    from speedwell.fs.client import Client
+    from speedwell.fs.proto.speedwell_pb2 import Attributes
 
 Entry = tuple[bytes, "Attributes"]
 
@@ -109,7 +109,7 @@ def stat(paths: tuple[str, ...], as_json: bool, target: Target) -> None:
 
 
 def _entries(client: Client, path: str, *, follow: bool) -> list[Entry]:
-    from fs.errors import NoSuchFile
+    from speedwell.fs.errors import NoSuchFile
 
     there = client.follow(path, last=False)
     attributes = client.lookup(there, fresh=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from cluster.commands.version import installed
+from speedwell.cluster.commands.version import installed
 
 SECTION = "1"
 

@@ -6,9 +6,9 @@ import sys
 
 import click
 
-from cluster.errors import ClusterError
-from fs.metadata_store.addresses import PORT, PREFIX, address_of
-from fs.metadata_store.client import MetadataClient
+from speedwell.cluster.errors import ClusterError
+from speedwell.fs.metadata_store.addresses import PORT, PREFIX, address_of
+from speedwell.fs.metadata_store.client import MetadataClient
 
 port_option = click.option("--port", type=click.IntRange(1, 65535), default=PORT, show_default=True,
                            help="Where the metadata servers listen.")
@@ -50,7 +50,7 @@ def route(interface: str, address: str) -> None:
 
     The hosts of an emulated fabric do so already.
     """
-    from fs.metadata_store.routes import lead_to_switch
+    from speedwell.fs.metadata_store.routes import lead_to_switch
 
     lead_to_switch(interface, address)
 
@@ -63,7 +63,7 @@ def address(key: str) -> None:
 
 
 def _client(key: str, port: int) -> MetadataClient:
-    from fs.metadata_store.routes import has_route
+    from speedwell.fs.metadata_store.routes import has_route
 
     if not has_route(address_of(key.encode())):
         raise ClusterError(f"this machine has no route to {PREFIX}: run it on a host of the fabric "

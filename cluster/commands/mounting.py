@@ -8,15 +8,15 @@ from pathlib import Path
 
 import click
 
-from cluster import machine_mounts, mounts
-from cluster.commands.connection import Target, connection_options, parts_option
-from cluster.commands.output import echo
-from cluster.errors import InvalidSetting
-from cluster.processes import Command, Processes, program
-from fs import metrics as prometheus
-from fs.command_line import Number
-from fs.identity import places
-from fs.option_types import MountPoint
+from speedwell.cluster import machine_mounts, mounts
+from speedwell.cluster.commands.connection import Target, connection_options, parts_option
+from speedwell.cluster.commands.output import echo
+from speedwell.cluster.errors import InvalidSetting
+from speedwell.cluster.processes import Command, Processes, program
+from speedwell.fs import metrics as prometheus
+from speedwell.fs.command_line import Number
+from speedwell.fs.identity import places
+from speedwell.fs.option_types import MountPoint
 
 
 @click.command()
@@ -39,7 +39,7 @@ def mount(mountpoint: Path, allow_other: bool, foreground: bool, strong: bool, c
 
     The mount runs in the background until `speedwell umount`.
     """
-    from cluster.mount_helper import read_options
+    from speedwell.cluster.mount_helper import read_options
 
     prometheus.check(metrics)
     wanted = read_options(options)

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import click
 
-from cluster.commands.connection import Target, connection_options
-from cluster.commands.each_path import each_path
+from speedwell.cluster.commands.connection import Target, connection_options
+from speedwell.cluster.commands.each_path import each_path
 
 
 @click.command()
@@ -16,8 +16,8 @@ from cluster.commands.each_path import each_path
 @connection_options
 def mkdir(paths: tuple[str, ...], parents: bool, target: Target) -> None:
     """Make directories."""
-    from cluster.transfer import make_directory
-    from fs.paths import components, join, normalise
+    from speedwell.cluster.transfer import make_directory
+    from speedwell.fs.paths import components, join, normalise
 
     with each_path() as one, target.connect() as client:
         for path in paths:
@@ -42,8 +42,8 @@ def mv(source: str, destination: str, no_clobber: bool, target: Target) -> None:
     A file at the destination is replaced in one step. Symbolic links are moved and replaced themselves; one to a
     directory is one to move into.
     """
-    from cluster.transfer import destination_in
-    from fs.paths import name
+    from speedwell.cluster.transfer import destination_in
+    from speedwell.fs.paths import name
 
     with target.connect() as client:
         path = client.follow(source, last=False)
@@ -61,12 +61,12 @@ def rm(paths: tuple[str, ...], recursive: bool, force: bool, target: Target) -> 
 
     Symbolic links are removed themselves, not what they lead to.
     """
-    from cluster.progress import Meter
-    from cluster.transfer import lookup_or_none
-    from fs.client.trees import remove_tree
-    from fs.errors import IsADirectory, NoSuchFile
-    from fs.paths import normalise
-    from fs.proto.speedwell_pb2 import DIRECTORY
+    from speedwell.cluster.progress import Meter
+    from speedwell.cluster.transfer import lookup_or_none
+    from speedwell.fs.client.trees import remove_tree
+    from speedwell.fs.errors import IsADirectory, NoSuchFile
+    from speedwell.fs.paths import normalise
+    from speedwell.fs.proto.speedwell_pb2 import DIRECTORY
 
     with each_path() as one, target.connect() as client, Meter("removing", None, counts="entries") as meter:
         for given in paths:

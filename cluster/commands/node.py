@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster.commands.connection import Target, connection_options
-from cluster.commands.output import echo, echo_json
-from cluster.commands.watching import watch_options
-from cluster.tables import echo_table
-from fs import units
-from fs.command_line import Number
-from fs.units import counted
+from speedwell.cluster.commands.connection import Target, connection_options
+from speedwell.cluster.commands.output import echo, echo_json
+from speedwell.cluster.commands.watching import watch_options
+from speedwell.cluster.tables import echo_table
+from speedwell.fs import units
+from speedwell.fs.command_line import Number
+from speedwell.fs.units import counted
 
 if TYPE_CHECKING:
-    from fs.client import Client
+    from speedwell.fs.client import Client
 
 
 @click.group()
@@ -58,7 +58,7 @@ def _state(alive: bool, draining: bool) -> str:
 @connection_options
 def drain(name: str, wait_seconds: float | None, target: Target) -> None:
     """Move all replicas away from the dataserver NAME; it gets no new ones."""
-    from cluster.follow import follow
+    from speedwell.cluster.follow import follow
 
     with target.connect() as client:
         client.metadata.set_draining(name, True)
@@ -108,7 +108,7 @@ def remove(name: str, force: bool, target: Target) -> None:
 
     Refused while it is alive, and while a file has no live replica elsewhere.
     """
-    from cluster.fsck import names_of
+    from speedwell.cluster.fsck import names_of
 
     with target.connect() as client:
         done = client.metadata.remove_dataserver(name, force=force)
@@ -143,8 +143,8 @@ def adopt(name: str, target: Target) -> None:
 @connection_options
 def balance(wait_seconds: float | None, target: Target) -> None:
     """Move replicas in the background until all dataservers are about equally full."""
-    from cluster.balance import given, to_move
-    from cluster.follow import follow
+    from speedwell.cluster.balance import given, to_move
+    from speedwell.cluster.follow import follow
 
     with target.connect() as client:
         moves = to_move(client.statistics().dataservers)

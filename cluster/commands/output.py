@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from fs.proto.speedwell_pb2 import Attributes, Replica
+    from speedwell.fs.proto.speedwell_pb2 import Attributes, Replica
 
 # FileType of the wire format, which costs an import of protobuf to name
 REGULAR_TYPE, DIRECTORY_TYPE, LINK_TYPE = 1, 2, 3

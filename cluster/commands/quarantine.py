@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster.commands.connection import Target, connection_options
-from cluster.commands.output import echo, echo_json
-from cluster.errors import ClusterError
-from cluster.tables import echo_table
-from fs import units
+from speedwell.cluster.commands.connection import Target, connection_options
+from speedwell.cluster.commands.output import echo, echo_json
+from speedwell.cluster.errors import ClusterError
+from speedwell.cluster.tables import echo_table
+from speedwell.fs import units
 
 if TYPE_CHECKING:
-    from fs.client import Client
-    from fs.proto.speedwell_pb2 import FileReport, Replica
+    from speedwell.fs.client import Client
+    from speedwell.fs.proto.speedwell_pb2 import FileReport, Replica
 
 PIECE_BYTES = 4 << 20
 
@@ -49,7 +49,7 @@ def list_quarantine(as_json: bool, target: Target) -> None:
 @connection_options
 def restore(content: str, path: str | None, target: Target) -> None:
     """Make the bytes of CONTENT the new file PATH (default: the path under which they were made)."""
-    from fs.proto.speedwell_pb2 import QuarantineOperation
+    from speedwell.fs.proto.speedwell_pb2 import QuarantineOperation
 
     with target.connect(for_bytes=True) as client:
         copies = [(server, report) for server, report in _found(client)
@@ -68,8 +68,8 @@ def restore(content: str, path: str | None, target: Target) -> None:
 @connection_options
 def empty(target: Target) -> None:
     """Delete all that is in quarantine now."""
-    from cluster.fsck import live_servers
-    from fs.proto.speedwell_pb2 import QuarantineOperation
+    from speedwell.cluster.fsck import live_servers
+    from speedwell.fs.proto.speedwell_pb2 import QuarantineOperation
 
     with target.connect(for_bytes=True) as client:
         for server in live_servers(client.metadata):
@@ -77,7 +77,7 @@ def empty(target: Target) -> None:
 
 
 def _found(client: Client) -> list[tuple[Replica, FileReport]]:
-    from cluster.fsck import inventory_of, live_servers
+    from speedwell.cluster.fsck import inventory_of, live_servers
 
     return [(server, report) for server in live_servers(client.metadata)
             for report in inventory_of(server, client.metadata, quarantined=True).values()]
@@ -90,8 +90,8 @@ def _document(server: Replica, report: FileReport) -> dict[str, Any]:
 
 
 def _ask(client: Client, server: Replica, operation: Any) -> None:
-    from fs.identification import connect_identified
-    from fs.proto.speedwell_pb2 import OK, DataReply, DataRequest
+    from speedwell.fs.identification import connect_identified
+    from speedwell.fs.proto.speedwell_pb2 import OK, DataReply, DataRequest
 
     channel = connect_identified(server, client.metadata)
     try:
@@ -105,7 +105,7 @@ def _ask(client: Client, server: Replica, operation: Any) -> None:
 
 def _copy(client: Client, server: Replica, report: FileReport, path: bytes) -> None:
     """Raises AlreadyExists, ReadFailed: then there is no new file."""
-    from fs.proto.speedwell_pb2 import REGULAR, Attributes
+    from speedwell.fs.proto.speedwell_pb2 import REGULAR, Attributes
 
     kept = Attributes(inode=report.inode, type=REGULAR, size=report.size, file_id=report.file_id, replicas=[server],
                       chunk_size=1 << 28, epoch=1, token=client.metadata.authorize())

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster.commands.connection import Target, connection_options
-from cluster.commands.output import echo, echo_json
-from cluster.commands.watching import watch_options
-from cluster.tables import echo_table
-from fs import units
-from fs.option_types import Size
+from speedwell.cluster.commands.connection import Target, connection_options
+from speedwell.cluster.commands.output import echo, echo_json
+from speedwell.cluster.commands.watching import watch_options
+from speedwell.cluster.tables import echo_table
+from speedwell.fs import units
+from speedwell.fs.option_types import Size
 
 if TYPE_CHECKING:
-    from fs.proto.speedwell_pb2 import QuotaRecord
+    from speedwell.fs.proto.speedwell_pb2 import QuotaRecord
 
 
 @click.group()

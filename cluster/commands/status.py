@@ -8,21 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster import current, mounts
-from cluster.commands.connection import checked_nameserver, installation_option, last_started, one_installation
-from cluster.commands.output import echo, echo_json, replica_document
-from cluster.commands.watching import watch_options
-from cluster.errors import ClusterError
-from cluster.processes import Processes, is_running, resident_bytes
-from cluster.supervision import Told, told
-from cluster.tables import echo_table
-from fs import units
-from fs.units import counted
+from speedwell.cluster import current, mounts
+from speedwell.cluster.commands.connection import (
+    checked_nameserver,
+    installation_option,
+    last_started,
+    one_installation,
+)
+from speedwell.cluster.commands.output import echo, echo_json, replica_document
+from speedwell.cluster.commands.watching import watch_options
+from speedwell.cluster.errors import ClusterError
+from speedwell.cluster.processes import Processes, is_running, resident_bytes
+from speedwell.cluster.supervision import Told, told
+from speedwell.cluster.tables import echo_table
+from speedwell.fs import units
+from speedwell.fs.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fs.proto.speedwell_pb2 import StatisticsReply
+    from speedwell.fs.proto.speedwell_pb2 import StatisticsReply
 
 NAMESERVER_TIMEOUT_SECONDS = 2.0
 ROLE_TIMEOUT_SECONDS = 1.0
@@ -92,7 +97,7 @@ def _is_of_systemd(installation: current.Current) -> bool:
 
 
 def _local(directory: Path) -> current.Current:
-    from cluster import local
+    from speedwell.cluster import local
 
     return local.describe(directory)
 
@@ -133,7 +138,7 @@ def _add_processes(state: Status, installation: current.Current) -> None:
 
 
 def _add_roles(state: Status) -> None:
-    from fs.client.nameservers import leads, parse_addresses
+    from speedwell.fs.client.nameservers import leads, parse_addresses
 
     addresses = parse_addresses(state.nameserver)
     if len(addresses) > 1:
@@ -147,7 +152,7 @@ def _add_turns(state: Status) -> None:
     scheduler = alive.get("timeslices")
     if scheduler is None:
         return
-    from cluster import host_agents
+    from speedwell.cluster import host_agents
 
     try:
         turns = host_agents.turns(scheduler.split()[-1])
@@ -161,7 +166,7 @@ def _add_turns(state: Status) -> None:
 
 
 def _add_policies(state: Status, controller: str) -> None:
-    from cluster.controller_client import ask
+    from speedwell.cluster.controller_client import ask
 
     try:
         state.policies = ask(controller, "/v1/health")["policies"]
@@ -170,8 +175,8 @@ def _add_policies(state: Status, controller: str) -> None:
 
 
 def _add_statistics(state: Status) -> None:
-    from fs.client.metadata import MetadataClient
-    from fs.errors import NameserverUnavailable, NotAuthenticated
+    from speedwell.fs.client.metadata import MetadataClient
+    from speedwell.fs.errors import NameserverUnavailable, NotAuthenticated
 
     client = MetadataClient(state.nameserver, call_timeout_seconds=NAMESERVER_TIMEOUT_SECONDS,
                             identity=_identity(state))

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cluster import current, mounts
-from cluster.commands.connection import installation_option
-from cluster.commands.output import echo
-from cluster.commands.watching import watch
-from cluster.tables import NONE, echo_table
-from fs import units
-from fs.command_line import Number
+from speedwell.cluster import current, mounts
+from speedwell.cluster.commands.connection import installation_option
+from speedwell.cluster.commands.output import echo
+from speedwell.cluster.commands.watching import watch
+from speedwell.cluster.tables import NONE, echo_table
+from speedwell.fs import units
+from speedwell.fs.command_line import Number
 
 if TYPE_CHECKING:
-    from cluster.mount_monitor import Source
+    from speedwell.cluster.mount_monitor import Source
 
 COLUMNS = {"mount": "mount", "ops": "ops/s", "mean": "mean ms", "p99": "p99 ms", "read": "read/s",
            "written": "written/s", "errors": "err/s", "open": "open"}
@@ -43,7 +43,7 @@ def top(of_all: bool, once: bool, interval_seconds: float, column: str, installa
     requests that wait for a lock, errors without names and attributes that there are not. `no answer` is a mount
     whose process is stopped or hangs, `not yours` one that another user made: only root sees those.
     """
-    from cluster.mount_monitor import Mounts
+    from speedwell.cluster.mount_monitor import Mounts
 
     if of_all and installation is not None:
         raise click.UsageError("--installation does not go with --all", click.get_current_context())
@@ -73,7 +73,7 @@ def top(of_all: bool, once: bool, interval_seconds: float, column: str, installa
 
 def rows(sources: list[Source], column: str) -> list[tuple[str, ...]]:
     """A row for each mount, sorted by a column; those that are not heard come last."""
-    from cluster.mount_monitor import activity
+    from speedwell.cluster.mount_monitor import activity
 
     found: list[tuple[bool, float, tuple[str, ...]]] = []
     index = tuple(COLUMNS).index(column)

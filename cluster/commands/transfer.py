@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cluster.commands.connection import Target, connection_options, policy_options
-from cluster.progress import Meter
+from speedwell.cluster.commands.connection import Target, connection_options, policy_options
+from speedwell.cluster.progress import Meter
 
 if TYPE_CHECKING:
-    from fs.client import Client
+    from speedwell.fs.client import Client
 
 STANDARD = "-"
 
@@ -33,7 +33,7 @@ def put(sources: tuple[str, ...], destination: str, recursive: bool, replicas: s
     for standard input. A file gets its name only when it is complete. Symbolic links are followed, those inside a
     directory are copied as links.
     """
-    from cluster import transfer
+    from speedwell.cluster import transfer
 
     wanted = tuple(replicas.split(",")) if replicas else ()
     with target.connect(for_bytes=True) as client:
@@ -70,9 +70,9 @@ def get(source: str, destination: str, recursive: bool, target: Target) -> None:
     DST is a directory to copy into, the new file's own path, or `-` for standard output. A file gets its
     name only when it is complete. A symbolic link is followed, those inside a directory are copied as links.
     """
-    from cluster import transfer
-    from fs.paths import name, normalise
-    from fs.proto.speedwell_pb2 import DIRECTORY
+    from speedwell.cluster import transfer
+    from speedwell.fs.paths import name, normalise
+    from speedwell.fs.proto.speedwell_pb2 import DIRECTORY
 
     with target.connect(for_bytes=True) as client:
         path = client.follow(source)
@@ -121,7 +121,7 @@ def append(path: str, source: str, target: Target) -> None:
     FILE is made if there is none; without SRC, or with `-`, standard input is appended. Up to 4 MiB are one
     atomic record: never torn, never mixed with other writers.
     """
-    from cluster import transfer
+    from speedwell.cluster import transfer
 
     with target.connect(for_bytes=True) as client:
         if source == STANDARD:
@@ -139,8 +139,8 @@ def _base_name(source: str) -> bytes:
 
 
 def _put_input(client: Client, destination: str, replicas: tuple[str, ...]) -> None:
-    from cluster import transfer
-    from fs.proto.speedwell_pb2 import DIRECTORY
+    from speedwell.cluster import transfer
+    from speedwell.fs.proto.speedwell_pb2 import DIRECTORY
 
     path = client.follow(destination)
     there = transfer.lookup_or_none(client, path)

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster.commands.connection import Target, connection_options
-from cluster.commands.output import DIRECTORY_TYPE, echo, echo_json
-from cluster.commands.watching import watch_options
-from cluster.errors import ClusterError
-from cluster.tables import echo_table
-from fs import units
-from fs.limits import MAX_KEEP_SECONDS
-from fs.option_types import Duration
+from speedwell.cluster.commands.connection import Target, connection_options
+from speedwell.cluster.commands.output import DIRECTORY_TYPE, echo, echo_json
+from speedwell.cluster.commands.watching import watch_options
+from speedwell.cluster.errors import ClusterError
+from speedwell.cluster.tables import echo_table
+from speedwell.fs import units
+from speedwell.fs.limits import MAX_KEEP_SECONDS
+from speedwell.fs.option_types import Duration
 
 if TYPE_CHECKING:
-    from fs.client import Client
-    from fs.proto.speedwell_pb2 import TrashEntry
+    from speedwell.fs.client import Client
+    from speedwell.fs.proto.speedwell_pb2 import TrashEntry
 
 SHOWN = 1000
 PURGED_AT_ONCE = 500
@@ -94,7 +94,7 @@ def restore(path: str, destination: str | None, target: Target) -> None:
     To DESTINATION if that is given; directories above it that are missing are made. What is there is not replaced; a
     directory that is there gets what is missing in it.
     """
-    from fs import paths
+    from speedwell.fs import paths
 
     top = paths.normalise(path)
     new_top = paths.normalise(destination or path, "destination")
@@ -130,7 +130,7 @@ def empty(path: str, target: Target) -> None:
 
 
 def _below(client: Client, path: str) -> Iterator[TrashEntry]:
-    from fs import paths
+    from speedwell.fs import paths
 
     top = paths.normalise(path)
     entries: Iterable[TrashEntry] = client.metadata.trash()
@@ -149,7 +149,7 @@ class _Tree:
 
 def _trees(entries: Iterable[TrashEntry]) -> list[_Tree]:
     """One for each entry that no directory removed after it holds, by the time at which they go."""
-    from fs import paths
+    from speedwell.fs import paths
 
     trees: dict[bytes, list[_Tree]] = {}
     for entry in sorted(entries, key=lambda entry: (entry.path.count(b"/"), -entry.removed_ns)):
@@ -169,7 +169,7 @@ def _trees(entries: Iterable[TrashEntry]) -> list[_Tree]:
 
 
 def _is_directory(client: Client, path: bytes) -> bool:
-    from fs.errors import NoSuchFile
+    from speedwell.fs.errors import NoSuchFile
 
     try:
         return client.lookup(path, fresh=True).type == DIRECTORY_TYPE
@@ -178,8 +178,8 @@ def _is_directory(client: Client, path: bytes) -> bool:
 
 
 def _make_directories(client: Client, path: bytes) -> None:
-    from fs import paths
-    from fs.errors import AlreadyExists, NoSuchFile
+    from speedwell.fs import paths
+    from speedwell.fs.errors import AlreadyExists, NoSuchFile
 
     try:
         client.lookup(path, fresh=True)

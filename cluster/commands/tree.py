@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cluster.commands.connection import Target, connection_options
-from cluster.commands.each_path import each_path
-from cluster.commands.output import (
+from speedwell.cluster.commands.connection import Target, connection_options
+from speedwell.cluster.commands.each_path import each_path
+from speedwell.cluster.commands.output import (
     DIRECTORY_TYPE,
     LINK_TYPE,
     REGULAR_TYPE,
@@ -21,11 +21,11 @@ from cluster.commands.output import (
     printable,
     text,
 )
-from fs import units
+from speedwell.fs import units
 
 if TYPE_CHECKING:
-    from fs.client import Client
-    from fs.proto.speedwell_pb2 import Attributes
+    from speedwell.fs.client import Client
+    from speedwell.fs.proto.speedwell_pb2 import Attributes
 
 Found = tuple[bytes, "Attributes"]
 KINDS = {"f": REGULAR_TYPE, "d": DIRECTORY_TYPE, "l": LINK_TYPE}
@@ -122,7 +122,7 @@ def _change_each(target: Target, paths: tuple[str, ...], recursive: bool,
 
 def _walk(client: Client, path: bytes, attributes: Attributes) -> Iterator[Found]:
     """A path and all below it, each directory before what it holds. Symbolic links are not followed."""
-    from fs.client.trees import walk
+    from speedwell.fs.client.trees import walk
 
     yield path, attributes
     if attributes.type == DIRECTORY_TYPE:
@@ -131,7 +131,7 @@ def _walk(client: Client, path: bytes, attributes: Attributes) -> Iterator[Found
 
 def _sizes(client: Client, path: bytes) -> dict[bytes, int]:
     """The bytes at and below a path, and at and below each directory in it."""
-    from fs.paths import parent
+    from speedwell.fs.paths import parent
 
     sizes: dict[bytes, int] = {path: 0}
     counted: set[int] = set()

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster import current
-from cluster.commands.connection import installation_option, one_installation
-from cluster.commands.output import echo, echo_json
-from cluster.data_directories import MAX_DIRECTORIES
-from cluster.errors import InvalidSetting
-from cluster.processes import Processes
-from controller.own_policies import POLICIES
-from controller.policy.registry import Kind
-from controller.policy_options import PolicyOption, policy_path_option
-from fs.identity import places
-from fs.option_types import MountPoint, Size
-from fs.units import counted
+from speedwell.cluster import current
+from speedwell.cluster.commands.connection import installation_option, one_installation
+from speedwell.cluster.commands.output import echo, echo_json
+from speedwell.cluster.data_directories import MAX_DIRECTORIES
+from speedwell.cluster.errors import InvalidSetting
+from speedwell.cluster.processes import Processes
+from speedwell.controller.own_policies import POLICIES
+from speedwell.controller.policy.registry import Kind
+from speedwell.controller.policy_options import PolicyOption, policy_path_option
+from speedwell.fs.identity import places
+from speedwell.fs.option_types import MountPoint, Size
+from speedwell.fs.units import counted
 
 if TYPE_CHECKING:
-    from cluster.local import LocalSettings
+    from speedwell.cluster.local import LocalSettings
 
 MOUNT_ROOT = Path("/mnt/speedwell")
 
@@ -125,8 +125,8 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
             _fabric_again(as_json)
             return
         directory = Path(last.directory)
-    from cluster import parts
-    from cluster.local import LocalSettings
+    from speedwell.cluster import parts
+    from speedwell.cluster.local import LocalSettings
 
     if directory.is_dir() and (processes := Processes(directory)).settings.get("kind") == parts.KIND:
         if any((mount, dataservers, chunk_size, metrics, identity is not None, *shared.values())):
@@ -140,7 +140,7 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
 
 
 def _local(settings: LocalSettings, as_json: bool) -> None:
-    from cluster import local
+    from speedwell.cluster import local
 
     result = local.up(settings, (lambda message: None) if as_json else _say)
     _make_default(result.current)
@@ -163,9 +163,9 @@ def _tell_started(installation: current.Current, started: list[str], as_json: bo
 
 def _on_fabric(spec: str, mount_on: tuple[str, ...], all_systems: bool,
                settings: dict[str, int | str | bool | None], as_json: bool) -> None:
-    from cluster import supervisor
-    from cluster.fabric_settings import read_settings, with_all_systems
-    from topo.fabric_spec import parse_fabric
+    from speedwell.cluster import supervisor
+    from speedwell.cluster.fabric_settings import read_settings, with_all_systems
+    from speedwell.topo.fabric_spec import parse_fabric
 
     wanted = parse_fabric(spec)
     given = {name: value for name, value in settings.items() if value is not None}
@@ -175,7 +175,7 @@ def _on_fabric(spec: str, mount_on: tuple[str, ...], all_systems: bool,
 
 
 def _fabric_again(as_json: bool) -> None:
-    from cluster import supervisor
+    from speedwell.cluster import supervisor
 
     description, started = supervisor.up_again((lambda message: None) if as_json else _say)
     if not started and not as_json:

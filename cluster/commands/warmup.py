@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cluster.commands.connection import Target, connection_options
-from cluster.commands.output import echo
-from cluster.progress import Meter
-from fs import units
-from fs.units import counted
+from speedwell.cluster.commands.connection import Target, connection_options
+from speedwell.cluster.commands.output import echo
+from speedwell.cluster.progress import Meter
+from speedwell.fs import units
+from speedwell.fs.units import counted
 
 if TYPE_CHECKING:
-    from fs.client import Client
-    from fs.proto.speedwell_pb2 import Attributes
+    from speedwell.fs.client import Client
+    from speedwell.fs.proto.speedwell_pb2 import Attributes
 
 
 @click.command()
@@ -28,7 +28,7 @@ def warmup(paths: tuple[str, ...], target: Target) -> None:
     network. What does not fit into the memory there pushes other things out. Nothing is cached on this machine: a
     mount's cache ends with the file that is open. What is found damaged is told, and the exit code is 1.
     """
-    from cluster.warmup import jobs, warm
+    from speedwell.cluster.warmup import jobs, warm
 
     with target.connect(for_bytes=True) as client:
         work = jobs(found for path in paths for found in _files(client, path))
@@ -43,8 +43,8 @@ def warmup(paths: tuple[str, ...], target: Target) -> None:
 
 
 def _files(client: Client, path: str) -> Iterator[tuple[bytes, Attributes]]:
-    from fs.client.trees import walk
-    from fs.proto.speedwell_pb2 import DIRECTORY
+    from speedwell.fs.client.trees import walk
+    from speedwell.fs.proto.speedwell_pb2 import DIRECTORY
 
     here = client.follow(path)
     attributes = client.lookup(here, fresh=True)

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import click
 
-from fs import command_line, units
-from fs.command_line import Number
+from speedwell.fs import command_line, units
+from speedwell.fs.command_line import Number
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_SECONDS = 2.0

@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from typing import Any, Protocol
 
-from controller.coflows import models
-from controller.coflows.book import CoflowBook, ReportedCoflow, ReportedFlow
-from controller.errors import UnknownCoflow
-from controller.loops import Turns
-from controller.policy.coflows.coflow import Assignment
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.traffic_classes import PRIORITY_QUEUES, class_of_priority
-from controller.rest.pages import LIMIT, Limit, Offset, page_of
-from controller.rest.routes import route
-from controller.tables.flow_records import Claimant
-from controller.topology.state import NetworkState
+from speedwell.controller.coflows import models
+from speedwell.controller.coflows.book import CoflowBook, ReportedCoflow, ReportedFlow
+from speedwell.controller.errors import UnknownCoflow
+from speedwell.controller.loops import Turns
+from speedwell.controller.policy.coflows.coflow import Assignment
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.traffic_classes import PRIORITY_QUEUES, class_of_priority
+from speedwell.controller.rest.pages import LIMIT, Limit, Offset, page_of
+from speedwell.controller.rest.routes import route
+from speedwell.controller.tables.flow_records import Claimant
+from speedwell.controller.topology.state import NetworkState
 
 CLAIMANT = Claimant("coflows", precedence=200)
 _PRIORITY_NAMES = {queue.number: queue.name for queue in PRIORITY_QUEUES}

@@ -18,35 +18,35 @@ from eventlet.green import socket
 from ryu.controller.handler import set_ev_cls
 from ryu.lib import hub
 
-from coflow import host_heartbeat
-from coflow.acceptance import Acceptance
-from coflow.errors import InvalidReport, InvalidSetting
-from coflow.host_heartbeat import HostHeartbeat
-from coflow.report import MAX_DATAGRAM_BYTES, decode
-from coflow.settings import read_key
-from controller.application import Application
-from controller.coflows.api import CLAIMANT, CoflowsApi
-from controller.coflows.book import CoflowBook, ReportedFlow
-from controller.coflows.metrics import CoflowMetrics
-from controller.coflows.minimum_rates import with_minimum_rates
-from controller.coflows.planning import Assignments, CoflowPlan, CoflowPlanner, CoflowUpdates
-from controller.coflows.policies import compile_policy, make_scheduler
-from controller.counters.host_heartbeats import EventHostCounted, HostCounted
-from controller.counters.poller import EventMeasured
-from controller.errors import ControllerError, InvalidSettings, UnknownCoflow
-from controller.loops import TURN_SECONDS, Turns
-from controller.policy.coflows.coflow import Assignment, ServiceClass
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.graph import Network
-from controller.policy.network.traffic_classes import BEST_EFFORT, SCHEDULED, STARVED, class_of_priority
-from controller.rest import RestApplication
-from controller.services import Services
-from controller.tables.events import EventFlowsReported
-from controller.tables.flow_records import Claim, Withdrawal
-from controller.tables.forwarding import Forwarding
-from controller.topology.events import EventHostChanged, EventLinkChanged
-from controller.topology.hosts import Hosts
-from controller.topology.state import NetworkState
+from speedwell.coflow import host_heartbeat
+from speedwell.coflow.acceptance import Acceptance
+from speedwell.coflow.errors import InvalidReport, InvalidSetting
+from speedwell.coflow.host_heartbeat import HostHeartbeat
+from speedwell.coflow.report import MAX_DATAGRAM_BYTES, decode
+from speedwell.coflow.settings import read_key
+from speedwell.controller.application import Application
+from speedwell.controller.coflows.api import CLAIMANT, CoflowsApi
+from speedwell.controller.coflows.book import CoflowBook, ReportedFlow
+from speedwell.controller.coflows.metrics import CoflowMetrics
+from speedwell.controller.coflows.minimum_rates import with_minimum_rates
+from speedwell.controller.coflows.planning import Assignments, CoflowPlan, CoflowPlanner, CoflowUpdates
+from speedwell.controller.coflows.policies import compile_policy, make_scheduler
+from speedwell.controller.counters.host_heartbeats import EventHostCounted, HostCounted
+from speedwell.controller.counters.poller import EventMeasured
+from speedwell.controller.errors import ControllerError, InvalidSettings, UnknownCoflow
+from speedwell.controller.loops import TURN_SECONDS, Turns
+from speedwell.controller.policy.coflows.coflow import Assignment, ServiceClass
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.graph import Network
+from speedwell.controller.policy.network.traffic_classes import BEST_EFFORT, SCHEDULED, STARVED, class_of_priority
+from speedwell.controller.rest import RestApplication
+from speedwell.controller.services import Services
+from speedwell.controller.tables.events import EventFlowsReported
+from speedwell.controller.tables.flow_records import Claim, Withdrawal
+from speedwell.controller.tables.forwarding import Forwarding
+from speedwell.controller.topology.events import EventHostChanged, EventLinkChanged
+from speedwell.controller.topology.hosts import Hosts
+from speedwell.controller.topology.state import NetworkState
 
 TRAFFIC_CLASSES = {ServiceClass.SCHEDULED: SCHEDULED.number, ServiceClass.STARVED: STARVED.number,
                    ServiceClass.BEST_EFFORT: BEST_EFFORT.number}

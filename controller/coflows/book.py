@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from coflow.report import Flow, FlowReport
-from controller.coflows.planning import CoflowPlan, CoflowUpdates
-from controller.policy.coflows.coflow import Assignment, Coflow, CoflowFlow
-from controller.policy.network.five_tuple import FiveTuple
+from speedwell.coflow.report import Flow, FlowReport
+from speedwell.controller.coflows.planning import CoflowPlan, CoflowUpdates
+from speedwell.controller.policy.coflows.coflow import Assignment, Coflow, CoflowFlow
+from speedwell.controller.policy.network.five_tuple import FiveTuple
 
 LIE_FACTOR, LIE_SLACK_BYTES = 1.25, 2_000_000
 """A coflow may move this much more than it announced, for headers and what is sent twice; then it lied. Its flows may

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from controller.policy.coflows.coflow import Assignment, ServiceClass
-from controller.policy.coflows.mincof import STARVED_SHARE
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.graph import Network
+from speedwell.controller.policy.coflows.coflow import Assignment, ServiceClass
+from speedwell.controller.policy.coflows.mincof import STARVED_SHARE
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.graph import Network
 
 Assignments = Mapping[FiveTuple, Assignment]
 

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from controller.rest.fields import Dpid, Ipv4, Node, NodeName, OutputModel, Port
-from controller.rest.pages import Page
+from speedwell.controller.rest.fields import Dpid, Ipv4, Node, NodeName, OutputModel, Port
+from speedwell.controller.rest.pages import Page
 
 CoflowId = Annotated[str, Field(pattern="^[0-9a-f]{32}$", description="A coflow's id, 32 hex digits.")]
 FlowState = Literal["placed", "default", "failed", "waiting"]

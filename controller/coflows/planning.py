@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from controller.policy.coflows.coflow import Assignment, Coflow, CoflowScheduler, Schedule
-from controller.policy.errors import PolicyError
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.graph import Network
+from speedwell.controller.policy.coflows.coflow import Assignment, Coflow, CoflowScheduler, Schedule
+from speedwell.controller.policy.errors import PolicyError
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.graph import Network
 
 Assignments = Mapping[FiveTuple, Assignment]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from controller.policy.coflows.coflow import Coflow, CoflowFlow, CoflowScheduler
-from controller.policy.network.examples import smallest_network
-from controller.policy.network.graph import Network
-from controller.policy.registry import POLICIES, Kind
+from speedwell.controller.policy.coflows.coflow import Coflow, CoflowFlow, CoflowScheduler
+from speedwell.controller.policy.network.examples import smallest_network
+from speedwell.controller.policy.network.graph import Network
+from speedwell.controller.policy.registry import POLICIES, Kind
 
 
 def make_scheduler(name: str, network: Network, threshold_bytes: float) -> CoflowScheduler:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from ryu.controller.event import EventBase
 
-from controller.policy.network.graph import Link
-from controller.topology.state import NetworkState
+from speedwell.controller.policy.network.graph import Link
+from speedwell.controller.topology.state import NetworkState
 
 ALLOWED_SKEW_SECONDS = 30.0
 """How far a host's clock may be from ours."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from controller.errors import NoSuchPath
-from controller.policy.network.graph import Link
-from controller.topology.state import NetworkState, PortKey
+from speedwell.controller.errors import NoSuchPath
+from speedwell.controller.policy.network.graph import Link
+from speedwell.controller.topology.state import NetworkState, PortKey
 
 WINDOW_SECONDS = 1.8
 """How far back a shown rate looks: Open vSwitch brings flow counters up to date every half second only."""

@@ -11,15 +11,15 @@ from typing import Any
 from ryu.controller.event import EventBase
 from ryu.lib import hub
 
-from controller.application import Application
-from controller.counters.measurements import Measurements, StatsRequest, duration_of
-from controller.counters.metrics import PollerMetrics
-from controller.errors import ControllerError
-from controller.rest import RestApplication
-from controller.services import Services
-from controller.switches.entries import PORT_ANY
-from controller.switches.transactions import asked
-from controller.topology.state import NetworkState
+from speedwell.controller.application import Application
+from speedwell.controller.counters.measurements import Measurements, StatsRequest, duration_of
+from speedwell.controller.counters.metrics import PollerMetrics
+from speedwell.controller.errors import ControllerError
+from speedwell.controller.rest import RestApplication
+from speedwell.controller.services import Services
+from speedwell.controller.switches.entries import PORT_ANY
+from speedwell.controller.switches.transactions import asked
+from speedwell.controller.topology.state import NetworkState
 
 SPREAD = 0.3
 """The part of a poll interval over which the requests of a round are spread."""

@@ -8,9 +8,9 @@ from typing import Annotated, Protocol
 
 from pydantic import Field
 
-from controller.errors import UnknownHost, UnknownSwitch
-from controller.metadata import models
-from controller.metadata.book import (
+from speedwell.controller.errors import UnknownHost, UnknownSwitch
+from speedwell.controller.metadata import models
+from speedwell.controller.metadata.book import (
     SILENT_SECONDS,
     MetadataBook,
     MetadataServerRefused,
@@ -18,14 +18,14 @@ from controller.metadata.book import (
     Server,
     UnknownMetadataServer,
 )
-from controller.metadata.models import prefix_of, text_of
-from controller.metadata.steering import role_of
-from controller.policy.metadata.blocks import SPACE, size
-from controller.rest.access import NotAuthorised, Sender, require_own_host
-from controller.rest.fields import DpidInput, Ipv4
-from controller.rest.routes import route
-from controller.switches.entries import FlowEntry
-from controller.topology.state import NetworkState
+from speedwell.controller.metadata.models import prefix_of, text_of
+from speedwell.controller.metadata.steering import role_of
+from speedwell.controller.policy.metadata.blocks import SPACE, size
+from speedwell.controller.rest.access import NotAuthorised, Sender, require_own_host
+from speedwell.controller.rest.fields import DpidInput, Ipv4
+from speedwell.controller.rest.routes import route
+from speedwell.controller.switches.entries import FlowEntry
+from speedwell.controller.topology.state import NetworkState
 
 SOON_SECONDS, LATER_SECONDS = 0.1, 1.0
 Lost = Annotated[bool, Field(description="It does not come back, and its records are lost: others get its blocks, "

@@ -6,21 +6,21 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
 
-from controller.application import Application
-from controller.metadata.api import MetadataApi
-from controller.metadata.book import SILENT_SECONDS, MetadataBook, MetadataServerRefused, Server
-from controller.metadata.metrics import MetadataMetrics
-from controller.metadata.steering import TABLE, Steering
-from controller.policy.errors import MetadataError, TableFull
-from controller.policy.metadata.blocks import SPACE, Node, Tables, nodes_above
-from controller.policy.metadata.btree import grown, paper_tables, tree_of
-from controller.policy.network.prefixes import Prefix
-from controller.rest import RestApplication
-from controller.services import Services
-from controller.switches.entries import FlowEntry
-from controller.tables.forwarding import Forwarding
-from controller.topology.hosts import Hosts
-from controller.topology.state import NetworkState
+from speedwell.controller.application import Application
+from speedwell.controller.metadata.api import MetadataApi
+from speedwell.controller.metadata.book import SILENT_SECONDS, MetadataBook, MetadataServerRefused, Server
+from speedwell.controller.metadata.metrics import MetadataMetrics
+from speedwell.controller.metadata.steering import TABLE, Steering
+from speedwell.controller.policy.errors import MetadataError, TableFull
+from speedwell.controller.policy.metadata.blocks import SPACE, Node, Tables, nodes_above
+from speedwell.controller.policy.metadata.btree import grown, paper_tables, tree_of
+from speedwell.controller.policy.network.prefixes import Prefix
+from speedwell.controller.rest import RestApplication
+from speedwell.controller.services import Services
+from speedwell.controller.switches.entries import FlowEntry
+from speedwell.controller.tables.forwarding import Forwarding
+from speedwell.controller.topology.hosts import Hosts
+from speedwell.controller.topology.state import NetworkState
 
 STEP_SECONDS = 0.05
 STEP_PATIENCE_SECONDS = 60.0

@@ -11,10 +11,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from controller.errors import ControllerError
-from controller.policy.metadata.blocks import SPACE, Block, Node, joined, moves, prefixes_between, runs, size
-from controller.policy.metadata.layout import UNITS, Layout, join, lay_out, leave
-from controller.policy.network.prefixes import Prefix
+from speedwell.controller.errors import ControllerError
+from speedwell.controller.policy.metadata.blocks import (
+    SPACE,
+    Block,
+    Node,
+    joined,
+    moves,
+    prefixes_between,
+    runs,
+    size,
+)
+from speedwell.controller.policy.metadata.layout import UNITS, Layout, join, lay_out, leave
+from speedwell.controller.policy.network.prefixes import Prefix
 
 SETTLE_SECONDS = 5.0
 """For so long a controller that just started only listens: servers tell what they own already."""

@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from controller.policy.metadata.blocks import SPACE
-from controller.policy.metadata.layout import MOST_SERVERS
-from controller.policy.network.prefixes import Prefix
-from controller.rest.fields import Dpid, InputModel, Ipv4, NodeName, OutputModel, Port
+from speedwell.controller.policy.metadata.blocks import SPACE
+from speedwell.controller.policy.metadata.layout import MOST_SERVERS
+from speedwell.controller.policy.network.prefixes import Prefix
+from speedwell.controller.rest.fields import Dpid, InputModel, Ipv4, NodeName, OutputModel, Port
 
 MOST_BLOCKS = 4096
 

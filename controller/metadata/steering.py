@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from controller.policy.metadata.blocks import SPACE, joined
-from controller.policy.network.graph import Link
-from controller.policy.network.prefixes import Prefix
-from controller.switches.entries import (
+from speedwell.controller.policy.metadata.blocks import SPACE, joined
+from speedwell.controller.policy.network.graph import Link
+from speedwell.controller.policy.network.prefixes import Prefix
+from speedwell.controller.switches.entries import (
     ETH_ARP,
     ETH_IPV4,
     ETH_MPLS,
@@ -29,10 +29,10 @@ from controller.switches.entries import (
     ToGroup,
     match,
 )
-from controller.switches.layout import Priority, Table
-from controller.tables.entries import masked
-from controller.tables.registry import OwnedTable, Step
-from controller.topology.state import HostLocation
+from speedwell.controller.switches.layout import Priority, Table
+from speedwell.controller.tables.entries import masked
+from speedwell.controller.tables.registry import OwnedTable, Step
+from speedwell.controller.topology.state import HostLocation
 
 NUMBER, COOKIE = 25, 0x5740 << 48
 RACK_MAC = "03:53:70:64:00:02"

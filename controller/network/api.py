@@ -7,15 +7,15 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Protocol
 
-from controller.counters.measurements import Measurements, counter_of, ends_of
-from controller.errors import UnknownSwitch
-from controller.loops import Loops
-from controller.network import models
-from controller.policy.network.graph import Link
-from controller.rest.fields import DpidInput
-from controller.rest.index import VERSION
-from controller.rest.routes import route
-from controller.topology.state import NetworkState, PortInfo
+from speedwell.controller.counters.measurements import Measurements, counter_of, ends_of
+from speedwell.controller.errors import UnknownSwitch
+from speedwell.controller.loops import Loops
+from speedwell.controller.network import models
+from speedwell.controller.policy.network.graph import Link
+from speedwell.controller.rest.fields import DpidInput
+from speedwell.controller.rest.index import VERSION
+from speedwell.controller.rest.routes import route
+from speedwell.controller.topology.state import NetworkState, PortInfo
 
 LATE_POLLS = 5
 """The polls that may go wrong in a row before `/v1/health` says so."""

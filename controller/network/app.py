@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from controller.application import Application
-from controller.counters.measurements import Measurements
-from controller.network.api import NetworkApi, ReadsInFlight
-from controller.network.topology_api import TopologyApi
-from controller.rest import RestApplication
-from controller.services import Services
-from controller.switches.packet_ins import PacketIns
-from controller.topology.hosts import SwitchTables
-from controller.topology.refusals import RefusalsCollector
-from controller.topology.state import NetworkState
+from speedwell.controller.application import Application
+from speedwell.controller.counters.measurements import Measurements
+from speedwell.controller.network.api import NetworkApi, ReadsInFlight
+from speedwell.controller.network.topology_api import TopologyApi
+from speedwell.controller.rest import RestApplication
+from speedwell.controller.services import Services
+from speedwell.controller.switches.packet_ins import PacketIns
+from speedwell.controller.topology.hosts import SwitchTables
+from speedwell.controller.topology.refusals import RefusalsCollector
+from speedwell.controller.topology.state import NetworkState
 
 
 class NetworkReport(Application):

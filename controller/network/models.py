@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from controller.rest.fields import Dpid, Ipv4, Node, NodeName, OutputModel
+from speedwell.controller.rest.fields import Dpid, Ipv4, Node, NodeName, OutputModel
 
 
 class SwitchPort(OutputModel):

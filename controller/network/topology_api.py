@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from controller.network import models
-from controller.rest.fields import DpidInput
-from controller.rest.routes import route
-from controller.topology.state import NetworkState, PortKey
+from speedwell.controller.network import models
+from speedwell.controller.rest.fields import DpidInput
+from speedwell.controller.rest.routes import route
+from speedwell.controller.topology.state import NetworkState, PortKey
 
 
 class TopologyApi:

@@ -14,18 +14,18 @@ from eventlet.semaphore import Semaphore
 from prometheus_client import Gauge
 from pydantic import Field
 
-from controller.application import Application
-from controller.counters.measurements import Measurements
-from controller.errors import ControllerError
-from controller.loops import Turns
-from controller.page.fabric_map import FabricMap
-from controller.page.viewers import TooManyViewers, Viewer, Viewers
-from controller.rest import PlainText, RestApplication, route
-from controller.rest.access import COOKIE, NotAuthenticated
-from controller.rest.fields import InputModel
-from controller.rest.http import Headers
-from controller.services import Services
-from controller.topology.state import NetworkState
+from speedwell.controller.application import Application
+from speedwell.controller.counters.measurements import Measurements
+from speedwell.controller.errors import ControllerError
+from speedwell.controller.loops import Turns
+from speedwell.controller.page.fabric_map import FabricMap
+from speedwell.controller.page.viewers import TooManyViewers, Viewer, Viewers
+from speedwell.controller.rest import PlainText, RestApplication, route
+from speedwell.controller.rest.access import COOKIE, NotAuthenticated
+from speedwell.controller.rest.fields import InputModel
+from speedwell.controller.rest.http import Headers
+from speedwell.controller.services import Services
+from speedwell.controller.topology.state import NetworkState
 
 FRAME_SECONDS, PATIENCE_SECONDS = 1.0, 10.0
 HISTORY_EVERY, HISTORY_SECONDS = 5, 600
@@ -75,7 +75,8 @@ class WebPage(Application):
         super().__init__(services)
         self._rest = services.get(RestApplication)
         self._map = FabricMap(services.get(NetworkState), services.get(Measurements))
-        self._files = {each.name: each.read_bytes() for each in files("controller.page").joinpath("web").iterdir()}
+        web = files("speedwell.controller.page").joinpath("web")
+        self._files = {each.name: each.read_bytes() for each in web.iterdir()}
         self._viewers = Viewers()
         self._fabric = b""
         self._frame = b"{}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.counters.measurements import Measurements, counter_of
-from controller.policy.network.graph import Link
-from controller.topology.state import NetworkState
+from speedwell.controller.counters.measurements import Measurements, counter_of
+from speedwell.controller.policy.network.graph import Link
+from speedwell.controller.topology.state import NetworkState
 
 IS_DOWN, NOT_MEASURED = -1, -2
 FULL_LOAD = 1000

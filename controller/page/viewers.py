@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from eventlet.queue import Full, LightQueue
 
-from controller.errors import ControllerError
+from speedwell.controller.errors import ControllerError
 
 MOST_VIEWERS = 64
 MOST_WAITING = 8

@@ -9,15 +9,15 @@ from typing import Annotated, Protocol
 
 from pydantic import Field
 
-from controller.loops import Turns
-from controller.placements import models
-from controller.placements.book import Expected, TooManyPlacements, UnknownPlacement
-from controller.policy.errors import ImpossiblePlacement
-from controller.policy.network.tiers import Tiers
-from controller.policy.placements.request import Candidate, PlacementRequest
-from controller.rest.pages import LIMIT, Limit, Offset, page_of
-from controller.rest.routes import route
-from controller.topology.state import NetworkState
+from speedwell.controller.loops import Turns
+from speedwell.controller.placements import models
+from speedwell.controller.placements.book import Expected, TooManyPlacements, UnknownPlacement
+from speedwell.controller.policy.errors import ImpossiblePlacement
+from speedwell.controller.policy.network.tiers import Tiers
+from speedwell.controller.policy.placements.request import Candidate, PlacementRequest
+from speedwell.controller.rest.pages import LIMIT, Limit, Offset, page_of
+from speedwell.controller.rest.routes import route
+from speedwell.controller.topology.state import NetworkState
 
 PlacementId = Annotated[str, Field(min_length=1, max_length=64, description="As POST /v1/placements gave it.")]
 

@@ -13,24 +13,24 @@ from random import Random
 
 from ryu.controller.handler import set_ev_cls
 
-from controller.application import Application
-from controller.counters.host_heartbeats import EventHostCounted, HostRates, RefusedHeartbeat
-from controller.counters.measurements import Measurements, fresh_rate
-from controller.counters.poller import EventMeasured
-from controller.loops import Turns, in_turns
-from controller.placements.api import PlacementsApi
-from controller.placements.book import Expected, PlacementBook
-from controller.placements.metrics import PlacementMetrics
-from controller.policy.errors import ImpossiblePlacement
-from controller.policy.network.five_tuple import TCP, FiveTuple
-from controller.policy.placements.request import Placement, PlacementPolicy, PlacementRequest, place_in_turn
-from controller.policy.placements.sinbad import MeasuredBy
-from controller.policy.registry import POLICIES, Kind
-from controller.rest import RestApplication
-from controller.services import Services
-from controller.tables.events import EventFlowsReported
-from controller.tables.transfers import Transfers
-from controller.topology.state import NetworkState
+from speedwell.controller.application import Application
+from speedwell.controller.counters.host_heartbeats import EventHostCounted, HostRates, RefusedHeartbeat
+from speedwell.controller.counters.measurements import Measurements, fresh_rate
+from speedwell.controller.counters.poller import EventMeasured
+from speedwell.controller.loops import Turns, in_turns
+from speedwell.controller.placements.api import PlacementsApi
+from speedwell.controller.placements.book import Expected, PlacementBook
+from speedwell.controller.placements.metrics import PlacementMetrics
+from speedwell.controller.policy.errors import ImpossiblePlacement
+from speedwell.controller.policy.network.five_tuple import TCP, FiveTuple
+from speedwell.controller.policy.placements.request import Placement, PlacementPolicy, PlacementRequest, place_in_turn
+from speedwell.controller.policy.placements.sinbad import MeasuredBy
+from speedwell.controller.policy.registry import POLICIES, Kind
+from speedwell.controller.rest import RestApplication
+from speedwell.controller.services import Services
+from speedwell.controller.tables.events import EventFlowsReported
+from speedwell.controller.tables.transfers import Transfers
+from speedwell.controller.topology.state import NetworkState
 
 
 class Placements(Application):

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from controller.errors import ControllerError
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.placements.request import Placement, PlacementRequest
+from speedwell.controller.errors import ControllerError
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.placements.request import Placement, PlacementRequest
 
 MAX_EXPECTED = 50_000
 REST_SECONDS = 2.0

@@ -4,8 +4,8 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from controller.rest.fields import InputModel, Ipv4, NodeName, OutputModel
-from controller.rest.pages import Page
+from speedwell.controller.rest.fields import InputModel, Ipv4, NodeName, OutputModel
+from speedwell.controller.rest.pages import Page
 
 MAX_FILE_BYTES = 1 << 50
 MAX_FILES, MAX_CANDIDATES, MAX_REPLICAS, MAX_SOURCES = 64, 4096, 64, 16

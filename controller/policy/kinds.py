@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from controller.policy.errors import InvalidPolicy, UnknownPolicy
+from speedwell.controller.policy.errors import InvalidPolicy, UnknownPolicy
 
 
 class Kind(StrEnum):

@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
-from controller.policy.kinds import Kind, Policy, PolicyRegistry
+from speedwell.controller.policy.kinds import Kind, Policy, PolicyRegistry
 
 __all__ = ["POLICIES", "Kind", "Policy", "PolicyRegistry"]
 
 
 def _of(*used: int, place: str) -> Callable[..., Any]:
     """Made of the arguments with these numbers, as far as they are given, by the `module.name` below
-    controller.policy."""
+    speedwell.controller.policy."""
 
     def make(*arguments: Any) -> Any:
         module, name = place.rsplit(".", 1)
         given = (arguments[each] for each in used if each < len(arguments))
-        return getattr(import_module(f"controller.policy.{module}"), name)(*given)
+        return getattr(import_module(f"speedwell.controller.policy.{module}"), name)(*given)
 
     return make
 

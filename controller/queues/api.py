@@ -7,10 +7,10 @@ from typing import Literal, Protocol
 
 from pydantic import Field
 
-from controller.policy.network.traffic_classes import QueueClass
-from controller.rest.fields import Dpid, Node, NodeName, OutputModel
-from controller.rest.routes import route
-from controller.topology.state import NetworkState, PortKey
+from speedwell.controller.policy.network.traffic_classes import QueueClass
+from speedwell.controller.rest.fields import Dpid, Node, NodeName, OutputModel
+from speedwell.controller.rest.routes import route
+from speedwell.controller.topology.state import NetworkState, PortKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,17 @@ from typing import Any
 
 from ryu.controller.handler import set_ev_cls
 
-from controller.application import Application
-from controller.counters.measurements import Measurements, StatsRequest
-from controller.policy.network.traffic_classes import SLICES, QueueClass
-from controller.queues.api import PortState, QueueCounters, QueuesApi
-from controller.queues.port_queues import QUEUE_TABLES, SwitchQueues, changes, queues_of
-from controller.rest import RestApplication
-from controller.services import Services
-from controller.switches.ovsdb import Database, DatabaseUnreachable, read_tables, transact
-from controller.tables.forwarding import Forwarding
-from controller.topology.events import EventLinkChanged, EventSwitchChanged
-from controller.topology.state import NetworkState, PortKey
+from speedwell.controller.application import Application
+from speedwell.controller.counters.measurements import Measurements, StatsRequest
+from speedwell.controller.policy.network.traffic_classes import SLICES, QueueClass
+from speedwell.controller.queues.api import PortState, QueueCounters, QueuesApi
+from speedwell.controller.queues.port_queues import QUEUE_TABLES, SwitchQueues, changes, queues_of
+from speedwell.controller.rest import RestApplication
+from speedwell.controller.services import Services
+from speedwell.controller.switches.ovsdb import Database, DatabaseUnreachable, read_tables, transact
+from speedwell.controller.tables.forwarding import Forwarding
+from speedwell.controller.topology.events import EventLinkChanged, EventSwitchChanged
+from speedwell.controller.topology.state import NetworkState, PortKey
 
 CHANGE_DELAY_SECONDS = 0.2
 """Links of a switch come in a shower; this long they are gathered before its database is asked."""

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.policy.network.traffic_classes import QueueClass
-from controller.switches.ovsdb import MAX_RATE_BPS, MIN_RATE_BPS, Rows, mapping, rate_bps, strings
+from speedwell.controller.policy.network.traffic_classes import QueueClass
+from speedwell.controller.switches.ovsdb import MAX_RATE_BPS, MIN_RATE_BPS, Rows, mapping, rate_bps, strings
 
 QUEUE_TABLES = {
     "Bridge": ["datapath_id", "datapath_type", "ports"],

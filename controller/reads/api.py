@@ -9,13 +9,20 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import Field
 
-from controller.errors import ControllerError, NoSuchPath, SwitchGone, SwitchRefused, SwitchTimedOut, UnknownHost
-from controller.loops import Turns
-from controller.policy.reads.link_load import ReadFlow
-from controller.policy.reads.selection import MAYFLOWER, PLUS
-from controller.policy.reads.selection_request import Replica
-from controller.reads import models
-from controller.reads.book import (
+from speedwell.controller.errors import (
+    ControllerError,
+    NoSuchPath,
+    SwitchGone,
+    SwitchRefused,
+    SwitchTimedOut,
+    UnknownHost,
+)
+from speedwell.controller.loops import Turns
+from speedwell.controller.policy.reads.link_load import ReadFlow
+from speedwell.controller.policy.reads.selection import MAYFLOWER, PLUS
+from speedwell.controller.policy.reads.selection_request import Replica
+from speedwell.controller.reads import models
+from speedwell.controller.reads.book import (
     ConnectionInUse,
     Read,
     ReadBook,
@@ -25,10 +32,10 @@ from controller.reads.book import (
     UnknownPart,
     UnknownRead,
 )
-from controller.rest.pages import LIMIT, Limit, Offset, page_of
-from controller.rest.problems import FieldError, invalid
-from controller.rest.routes import route
-from controller.topology.state import NetworkState
+from speedwell.controller.rest.pages import LIMIT, Limit, Offset, page_of
+from speedwell.controller.rest.problems import FieldError, invalid
+from speedwell.controller.rest.routes import route
+from speedwell.controller.topology.state import NetworkState
 
 PartNumber = Annotated[int, Field(ge=0, lt=models.MAX_CLIENT_PORTS,
                                   description="The `number` of a part.")]

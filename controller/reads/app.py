@@ -12,33 +12,33 @@ from random import Random
 
 from ryu.controller.handler import set_ev_cls
 
-from controller.application import Application
-from controller.counters.measurements import Measurements
-from controller.counters.poller import EventMeasured
-from controller.errors import ControllerError, NoSuchPath
-from controller.loops import in_turns
-from controller.network.api import ReadsInFlight
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.graph import Path
-from controller.policy.reads.link_load import ReadFlow
-from controller.policy.reads.selection import Selector, compile_selection
-from controller.policy.reads.selection_request import Selection
-from controller.reads.api import ReadsApi
-from controller.reads.book import Read, ReadBook, ReadPart, ReadRequest, UnknownPart, UnknownRead
-from controller.reads.metrics import ReadMetrics
-from controller.reads.read_divisions import ReadDivider
-from controller.reads.replica_search import ReplicaSearch
-from controller.reads.scheduler import CLAIMANT, ReadScheduler
-from controller.reads.transfers import ReportedTransfers
-from controller.rest import RestApplication
-from controller.services import Services
-from controller.tables.events import EventFlowsEnded, EventFlowsMoved, EventPathsChanged
-from controller.tables.flow_records import Claim, FlowRecord, Withdrawal
-from controller.tables.forwarding import Forwarding
-from controller.tables.transfers import Transfers
-from controller.topology.events import EventHostChanged
-from controller.topology.hosts import Hosts
-from controller.topology.state import NetworkState
+from speedwell.controller.application import Application
+from speedwell.controller.counters.measurements import Measurements
+from speedwell.controller.counters.poller import EventMeasured
+from speedwell.controller.errors import ControllerError, NoSuchPath
+from speedwell.controller.loops import in_turns
+from speedwell.controller.network.api import ReadsInFlight
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.graph import Path
+from speedwell.controller.policy.reads.link_load import ReadFlow
+from speedwell.controller.policy.reads.selection import Selector, compile_selection
+from speedwell.controller.policy.reads.selection_request import Selection
+from speedwell.controller.reads.api import ReadsApi
+from speedwell.controller.reads.book import Read, ReadBook, ReadPart, ReadRequest, UnknownPart, UnknownRead
+from speedwell.controller.reads.metrics import ReadMetrics
+from speedwell.controller.reads.read_divisions import ReadDivider
+from speedwell.controller.reads.replica_search import ReplicaSearch
+from speedwell.controller.reads.scheduler import CLAIMANT, ReadScheduler
+from speedwell.controller.reads.transfers import ReportedTransfers
+from speedwell.controller.rest import RestApplication
+from speedwell.controller.services import Services
+from speedwell.controller.tables.events import EventFlowsEnded, EventFlowsMoved, EventPathsChanged
+from speedwell.controller.tables.flow_records import Claim, FlowRecord, Withdrawal
+from speedwell.controller.tables.forwarding import Forwarding
+from speedwell.controller.tables.transfers import Transfers
+from speedwell.controller.topology.events import EventHostChanged
+from speedwell.controller.topology.hosts import Hosts
+from speedwell.controller.topology.state import NetworkState
 
 PLACEMENT_ATTEMPTS = 3
 """Decisions for one read, if a chosen path dies before its entry is in."""

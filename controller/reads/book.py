@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from ryu.lib import hub
 
-from controller.errors import ControllerError
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.graph import Path
-from controller.policy.reads.selection_request import Replica, SelectionRequest
+from speedwell.controller.errors import ControllerError
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.graph import Path
+from speedwell.controller.policy.reads.selection_request import Replica, SelectionRequest
 
 
 class UnknownRead(ControllerError):

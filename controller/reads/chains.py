@@ -11,10 +11,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from controller.policy.errors import UnknownLink
-from controller.policy.network.graph import Path
-from controller.policy.reads.selection import Selector
-from controller.reads.book import Read, ReadPart
+from speedwell.controller.policy.errors import UnknownLink
+from speedwell.controller.policy.network.graph import Path
+from speedwell.controller.policy.reads.selection import Selector
+from speedwell.controller.reads.book import Read, ReadPart
 
 
 @dataclass(eq=False)

@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from controller.rest.metrics import LATENCY_BUCKETS
+from speedwell.controller.rest.metrics import LATENCY_BUCKETS
 
 
 class ReadMetrics:

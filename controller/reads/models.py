@@ -4,10 +4,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from controller.policy.reads.selection import MAYFLOWER, PLUS
-from controller.rest.fields import InputModel, Ipv4, Node, NodeName, OutputModel, Port
-from controller.rest.pages import Page
-from controller.settings import PathPolicy, ReplicaPolicy
+from speedwell.controller.policy.reads.selection import MAYFLOWER, PLUS
+from speedwell.controller.rest.fields import InputModel, Ipv4, Node, NodeName, OutputModel, Port
+from speedwell.controller.rest.pages import Page
+from speedwell.controller.settings import PathPolicy, ReplicaPolicy
 
 PLUS_CHOOSES_PATHS = "mayflower-plus chooses paths itself: path_policy is mayflower, or left out"
 TWICE = "The same entry is given twice"

@@ -11,13 +11,13 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from controller.errors import ControllerError
-from controller.loops import Loops
-from controller.policy.reads.mayflower_plus import Division
-from controller.policy.reads.selection import Selector
-from controller.policy.reads.selection_request import Selection
-from controller.reads.book import Following, Read, ReadBook, ReadPart, TooManyWaiting, UnknownRead
-from controller.reads.metrics import ReadMetrics
+from speedwell.controller.errors import ControllerError
+from speedwell.controller.loops import Loops
+from speedwell.controller.policy.reads.mayflower_plus import Division
+from speedwell.controller.policy.reads.selection import Selector
+from speedwell.controller.policy.reads.selection_request import Selection
+from speedwell.controller.reads.book import Following, Read, ReadBook, ReadPart, TooManyWaiting, UnknownRead
+from speedwell.controller.reads.metrics import ReadMetrics
 
 SILENCE_SECONDS = 5.0
 """A client that has not asked for news of its read for so long is not expected to hear of a division."""

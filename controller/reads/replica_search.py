@@ -6,11 +6,11 @@ from typing import Any
 
 from ryu.lib import hub
 
-from controller.errors import ControllerError, UnknownHost
-from controller.loops import Loops
-from controller.policy.reads.selection_request import Replica
-from controller.reads.book import ReadRequest
-from controller.topology.state import NetworkState
+from speedwell.controller.errors import ControllerError, UnknownHost
+from speedwell.controller.loops import Loops
+from speedwell.controller.policy.reads.selection_request import Replica
+from speedwell.controller.reads.book import ReadRequest
+from speedwell.controller.topology.state import NetworkState
 
 LOCATE_SECONDS = 1.0
 """How long an unknown host may take to answer to ARP."""

@@ -13,21 +13,21 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from controller.counters.measurements import Measurements, fresh_rate
-from controller.errors import NoSuchPath
-from controller.policy.errors import NoPath, UnknownLink, UnknownNode
-from controller.policy.network.five_tuple import TCP, FiveTuple
-from controller.policy.network.graph import Link, Path
-from controller.policy.reads.multi_replica import Subflow
-from controller.policy.reads.selection import MAYFLOWER, PLUS, Selector
-from controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
-from controller.reads.book import ConnectionInUse, Following, Read, ReadBook, ReadPart, ReadRequest
-from controller.reads.byte_ranges import byte_ranges
-from controller.reads.chains import Chains
-from controller.reads.metrics import ReadMetrics
-from controller.reads.read_divisions import ReadDivider
-from controller.tables.flow_records import Claimant, FlowRecord
-from controller.topology.state import NetworkState
+from speedwell.controller.counters.measurements import Measurements, fresh_rate
+from speedwell.controller.errors import NoSuchPath
+from speedwell.controller.policy.errors import NoPath, UnknownLink, UnknownNode
+from speedwell.controller.policy.network.five_tuple import TCP, FiveTuple
+from speedwell.controller.policy.network.graph import Link, Path
+from speedwell.controller.policy.reads.multi_replica import Subflow
+from speedwell.controller.policy.reads.selection import MAYFLOWER, PLUS, Selector
+from speedwell.controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
+from speedwell.controller.reads.book import ConnectionInUse, Following, Read, ReadBook, ReadPart, ReadRequest
+from speedwell.controller.reads.byte_ranges import byte_ranges
+from speedwell.controller.reads.chains import Chains
+from speedwell.controller.reads.metrics import ReadMetrics
+from speedwell.controller.reads.read_divisions import ReadDivider
+from speedwell.controller.tables.flow_records import Claimant, FlowRecord
+from speedwell.controller.topology.state import NetworkState
 
 SPLITTING_POLICIES = (MAYFLOWER, PLUS)
 """Replica policies under which a read may have several parts: those that the others are compared with read from one

@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from controller.errors import ControllerError
-from controller.loops import Loops
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.reads.selection_request import Replica
-from controller.reads.book import Read, ReadBook, ReadRequest, UnknownRead
+from speedwell.controller.errors import ControllerError
+from speedwell.controller.loops import Loops
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.reads.selection_request import Replica
+from speedwell.controller.reads.book import Read, ReadBook, ReadRequest, UnknownRead
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ An application declares a route with `@route(...)` on a method and hands itself 
 validation, error answers and the OpenAPI document follow from the declaration.
 """
 
-from controller.rest.application import RestApplication
-from controller.rest.routes import PlainText, route
+from speedwell.controller.rest.application import RestApplication
+from speedwell.controller.rest.routes import PlainText, route
 
 __all__ = ["PlainText", "RestApplication", "route"]

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import eventlet
 
-from controller.rest.http import Request
-from controller.rest.problems import HttpProblem
-from controller.rest.routes import Route
-from fs.identity.bundle import Identity, Peer
-from fs.identity.roles import DATASERVER, MOUNT, NAMESERVER, OPERATOR, READER, SCHEDULER
-from fs.rates import Rates, of_refused
+from speedwell.controller.rest.http import Request
+from speedwell.controller.rest.problems import HttpProblem
+from speedwell.controller.rest.routes import Route
+from speedwell.fs.identity.bundle import Identity, Peer
+from speedwell.fs.identity.roles import DATASERVER, MOUNT, NAMESERVER, OPERATOR, READER, SCHEDULER
+from speedwell.fs.rates import Rates, of_refused
 
 COOKIE = "__Host-speedwell"
 READ = (READER,)

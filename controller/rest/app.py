@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from prometheus_client import Counter
 
-from controller.application import Application
-from controller.rest import RestApplication
-from controller.rest.access import Access
-from controller.rest.server import door_of, listen, serve
-from controller.services import Services
-from controller.settings import Settings
-from fs.identity.bundle import Identity
+from speedwell.controller.application import Application
+from speedwell.controller.rest import RestApplication
+from speedwell.controller.rest.access import Access
+from speedwell.controller.rest.server import door_of, listen, serve
+from speedwell.controller.services import Services
+from speedwell.controller.settings import Settings
+from speedwell.fs.identity.bundle import Identity
 
 
 class RestApi(Application):

@@ -8,12 +8,12 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import TypeAdapter, ValidationError
 
-from controller.rest import openapi
-from controller.rest.access import Access
-from controller.rest.http import Answer, Headers, Pieces, Request
-from controller.rest.index import VERSION, Endpoint, Index
-from controller.rest.metrics import HttpMetrics, new_registry
-from controller.rest.problems import (
+from speedwell.controller.rest import openapi
+from speedwell.controller.rest.access import Access
+from speedwell.controller.rest.http import Answer, Headers, Pieces, Request
+from speedwell.controller.rest.index import VERSION, Endpoint, Index
+from speedwell.controller.rest.metrics import HttpMetrics, new_registry
+from speedwell.controller.rest.problems import (
     FieldError,
     MethodNotAllowed,
     ProblemClass,
@@ -23,8 +23,8 @@ from controller.rest.problems import (
     invalid,
     refusal,
 )
-from controller.rest.routes import PlainText, Route, route, routes_of
-from controller.validation import reason
+from speedwell.controller.rest.routes import PlainText, Route, route, routes_of
+from speedwell.controller.validation import reason
 
 LOG = logging.getLogger(__name__)
 

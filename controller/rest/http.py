@@ -11,8 +11,8 @@ from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import parse_qsl, unquote
 
-from controller.rest.problems import BadRequest, BodyTooLarge, RequestTimedOut, UnsupportedMediaType
-from fs.identity.bundle import Peer
+from speedwell.controller.rest.problems import BadRequest, BodyTooLarge, RequestTimedOut, UnsupportedMediaType
+from speedwell.fs.identity.bundle import Peer
 
 MAX_HEAD_BYTES = 32 * 1024
 MAX_BODY_BYTES = 256 * 1024

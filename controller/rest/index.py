@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 from pydantic import Field
 
-from controller.rest.fields import OutputModel
+from speedwell.controller.rest.fields import OutputModel
 
 VERSION = version("speedwell")
 """Read once: looking it up opens a file, and there may be none to be had."""

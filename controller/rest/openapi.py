@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from controller.rest.index import VERSION
-from controller.rest.problems import MEDIA_TYPE, ProblemClass, ProblemDetails, problem_type
-from controller.rest.routes import PlainText, Route
+from speedwell.controller.rest.index import VERSION
+from speedwell.controller.rest.problems import MEDIA_TYPE, ProblemClass, ProblemDetails, problem_type
+from speedwell.controller.rest.routes import PlainText, Route
 
 TITLE = "Speedwell controller"
 _REFERENCE = "#/components/schemas/{model}"

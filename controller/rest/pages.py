@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
-from controller.rest.fields import OutputModel
+from speedwell.controller.rest.fields import OutputModel
 
 LIMIT = 200
 Offset = Annotated[int, Field(ge=0, le=1 << 20, description="How many to leave out, from the first on.")]

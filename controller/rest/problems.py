@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from controller.validation import reason
+from speedwell.controller.validation import reason
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:speedwell:problem:"

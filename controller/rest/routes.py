@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter
 
-from controller.rest.problems import (
+from speedwell.controller.rest.problems import (
     BodyTooLarge,
     InternalError,
     InvalidRequest,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from controller.application import Application
-from controller.rest import RestApplication
-from controller.rest.pages import LIMIT, Limit, Offset, page_of
-from controller.rest.routes import route
-from controller.services import Services
-from controller.storage.models import (
+from speedwell.controller.application import Application
+from speedwell.controller.rest import RestApplication
+from speedwell.controller.rest.pages import LIMIT, Limit, Offset, page_of
+from speedwell.controller.rest.routes import route
+from speedwell.controller.services import Services
+from speedwell.controller.storage.models import (
     Dataserver,
     DataserverReport,
     Nameserver,
@@ -19,7 +19,7 @@ from controller.storage.models import (
     NamespaceReport,
     Storage,
 )
-from controller.topology.state import NetworkState
+from speedwell.controller.topology.state import NetworkState
 
 SILENT_SECONDS = 6.0
 """A nameserver reports three times as often."""

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from controller.rest.fields import InputModel, NodeName, OutputModel
-from controller.rest.pages import Page
+from speedwell.controller.rest.fields import InputModel, NodeName, OutputModel
+from speedwell.controller.rest.pages import Page
 
 MAX_DATASERVERS, MAX_WARNINGS, MAX_WARNING = 4096, 16, 1000
 Name = Annotated[str, Field(min_length=1, max_length=300)]

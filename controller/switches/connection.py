@@ -19,19 +19,19 @@ from ryu.controller import ofp_event
 from ryu.controller.handler import DEAD_DISPATCHER, MAIN_DISPATCHER
 from ryu.ofproto import ofproto_parser
 
-from controller.application import Datapath
-from controller.errors import SwitchTimedOut
-from controller.loops import Loops
-from controller.reader import Reader
-from controller.secure import ENDED, Door, NotAdmitted
-from controller.switches import shapes
-from controller.switches.entries import dpid_hex
-from controller.switches.packet_ins import PacketIns
-from controller.switches.replies import event_of
-from controller.switches.shapes import BadMessage
-from fs.handshakes import MOST
-from fs.identity.bundle import Identity, Peer
-from fs.identity.roles import SWITCH
+from speedwell.controller.application import Datapath
+from speedwell.controller.errors import SwitchTimedOut
+from speedwell.controller.loops import Loops
+from speedwell.controller.reader import Reader
+from speedwell.controller.secure import ENDED, Door, NotAdmitted
+from speedwell.controller.switches import shapes
+from speedwell.controller.switches.entries import dpid_hex
+from speedwell.controller.switches.packet_ins import PacketIns
+from speedwell.controller.switches.replies import event_of
+from speedwell.controller.switches.shapes import BadMessage
+from speedwell.fs.handshakes import MOST
+from speedwell.fs.identity.bundle import Identity, Peer
+from speedwell.fs.identity.roles import SWITCH
 
 SEND_SECONDS = 10.0
 """How long a message may wait for room in the queue of a connection."""

@@ -1,6 +1,6 @@
 """Every table, priority, cookie and group number that the controller uses in a switch.
 
-A later system adds a table of its own by a declaration (`controller.tables.registry`). The reference is
+A later system adds a table of its own by a declaration (`speedwell.controller.tables.registry`). The reference is
 docs/reference/switch-tables.md.
 """
 
@@ -13,7 +13,7 @@ COOKIE_LABELS = 0x5702 << 48
 COOKIE_HOSTS = 0x5703 << 48
 COOKIE_ROUTES = 0x5704 << 48
 COOKIE_FLOWS = 0x5710 << 48
-"""Entries of single flows, one each whoever claims it (`controller.tables.flow_records`)."""
+"""Entries of single flows, one each whoever claims it (`speedwell.controller.tables.flow_records`)."""
 EXPLICIT_COOKIES = frozenset({COOKIE_FLOWS})
 PLANNED_COOKIES = frozenset({COOKIE_STATIC, COOKIE_LABELS, COOKIE_HOSTS, COOKIE_ROUTES})
 FIRST_OWNED_COOKIE, LAST_OWNED_COOKIE = 0x5720 << 48, 0x57FF << 48

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from controller.switches import wire
-from controller.switches.entries import (
+from speedwell.controller.switches import wire
+from speedwell.controller.switches.entries import (
     COOKIE_MASK,
     FIRST_PACKET_METER,
     GROUP_ANY,

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, TypeVar
 import eventlet
 from eventlet.green import socket
 
-from controller.secure import ENDED, NotAdmitted, SecureSocket
-from fs.identity.bundle import Identity
-from fs.identity.roles import SWITCH, host_of
+from speedwell.controller.secure import ENDED, NotAdmitted, SecureSocket
+from speedwell.fs.identity.bundle import Identity
+from speedwell.fs.identity.roles import SWITCH, host_of
 
 Rows = dict[str, list[dict[str, Any]]]
 """Rows of tables, by the table's name, in the notation of RFC 7047."""

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import prometheus_client
 from ryu.lib import hub
 
-from controller.loops import FAILURES, Loops
-from controller.switches.entries import ETH_LLDP
+from speedwell.controller.loops import FAILURES, Loops
+from speedwell.controller.switches.entries import ETH_LLDP
 
 MAX_PROBES, MAX_PACKETS = 256, 64
 """How many packets of one switch may wait, LLDP and others."""

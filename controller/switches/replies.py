@@ -13,7 +13,7 @@ from ryu.controller import ofp_event
 from ryu.ofproto import ofproto_v1_3 as ofproto
 from ryu.ofproto import ofproto_v1_3_parser as parser
 
-from controller.switches import shapes
+from speedwell.controller.switches import shapes
 
 _MULTIPART = struct.Struct("!HHxxxx")
 _FLOW_STATS = struct.Struct("!HBxIIHHHHxxxxQQQ")

@@ -11,10 +11,10 @@ from eventlet.timeout import Timeout
 from ryu.controller import ofp_event
 from ryu.controller.handler import MAIN_DISPATCHER, set_ev_handler
 
-from controller.errors import ControllerError, SwitchGone, SwitchRefused, SwitchTimedOut
-from controller.loops import Loops, Turns
-from controller.switches.entries import dpid_hex
-from controller.switches.wire import BARRIER_REQUEST, Packed
+from speedwell.controller.errors import ControllerError, SwitchGone, SwitchRefused, SwitchTimedOut
+from speedwell.controller.loops import Loops, Turns
+from speedwell.controller.switches.entries import dpid_hex
+from speedwell.controller.switches.wire import BARRIER_REQUEST, Packed
 
 MESSAGES_IN_A_ROW = 128
 """After so many that are put into bytes, others have their turn."""

@@ -10,7 +10,7 @@ from operator import and_
 from socket import inet_aton
 from typing import Any
 
-from controller.switches.entries import (
+from speedwell.controller.switches.entries import (
     ETH_MPLS,
     GROUP_ANY,
     HEADER_BYTES,

@@ -7,19 +7,19 @@ from typing import Any
 
 from eventlet import GreenPool
 
-from controller.counters.measurements import duration_of
-from controller.errors import ControllerError, SwitchGone, SwitchRefused, SwitchTimedOut, UnknownSwitch
-from controller.loops import Turns, in_turns
-from controller.rest.fields import DpidInput
-from controller.rest.pages import LIMIT, Limit, Offset, page_of
-from controller.rest.routes import route
-from controller.switches import openflow
-from controller.switches.transactions import asked
-from controller.tables import models
-from controller.tables.contents import action_text, match_fields, owner_of, table_name
-from controller.tables.flow_records import FlowRecords
-from controller.tables.registry import TableRegistry
-from controller.topology.state import NetworkState
+from speedwell.controller.counters.measurements import duration_of
+from speedwell.controller.errors import ControllerError, SwitchGone, SwitchRefused, SwitchTimedOut, UnknownSwitch
+from speedwell.controller.loops import Turns, in_turns
+from speedwell.controller.rest.fields import DpidInput
+from speedwell.controller.rest.pages import LIMIT, Limit, Offset, page_of
+from speedwell.controller.rest.routes import route
+from speedwell.controller.switches import openflow
+from speedwell.controller.switches.transactions import asked
+from speedwell.controller.tables import models
+from speedwell.controller.tables.contents import action_text, match_fields, owner_of, table_name
+from speedwell.controller.tables.flow_records import FlowRecords
+from speedwell.controller.tables.registry import TableRegistry
+from speedwell.controller.topology.state import NetworkState
 
 ANSWER_SECONDS = 5.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.switches.entries import (
+from speedwell.controller.switches.entries import (
     COOKIE_MASK,
     PORT_CONTROLLER,
     PORT_IN_PORT,
@@ -20,9 +20,9 @@ from controller.switches.entries import (
     SetQueue,
     ToGroup,
 )
-from controller.switches.layout import EXPLICIT_COOKIES, PLANNED_COOKIES, Table
-from controller.tables.flow_records import FlowRecords
-from controller.tables.registry import TableRegistry
+from speedwell.controller.switches.layout import EXPLICIT_COOKIES, PLANNED_COOKIES, Table
+from speedwell.controller.tables.flow_records import FlowRecords
+from speedwell.controller.tables.registry import TableRegistry
 
 RESERVED_PORTS = {PORT_IN_PORT: "in_port", PORT_CONTROLLER: "controller"}
 BASE = "base"

@@ -6,10 +6,10 @@ that a later look at the whole fabric would not.
 
 from __future__ import annotations
 
-from controller.switches.entries import COOKIE_MASK, Output
-from controller.switches.layout import COOKIE_LABELS, COOKIE_ROUTES, Table
-from controller.tables.entries import SwitchTables
-from controller.topology.state import NetworkState, PortKey, PortKind
+from speedwell.controller.switches.entries import COOKIE_MASK, Output
+from speedwell.controller.switches.layout import COOKIE_LABELS, COOKIE_ROUTES, Table
+from speedwell.controller.tables.entries import SwitchTables
+from speedwell.controller.topology.state import NetworkState, PortKey, PortKind
 
 PATIENCE_SECONDS = 10.0
 """After this, whatever is known is acted upon. Open vSwitch tries to reach its controller every 8 s at least."""

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.prefixes import Prefix
-from controller.switches.entries import (
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.prefixes import Prefix
+from speedwell.controller.switches.entries import (
     COOKIE_MASK,
     ETH_ARP,
     ETH_IPV4,
@@ -30,8 +30,15 @@ from controller.switches.entries import (
     ToGroup,
     match,
 )
-from controller.switches.layout import COOKIE_HOSTS, COOKIE_LABELS, COOKIE_ROUTES, COOKIE_STATIC, Priority, Table
-from controller.topology.state import HostLocation
+from speedwell.controller.switches.layout import (
+    COOKIE_HOSTS,
+    COOKIE_LABELS,
+    COOKIE_ROUTES,
+    COOKIE_STATIC,
+    Priority,
+    Table,
+)
+from speedwell.controller.topology.state import HostLocation
 
 ARP_REQUEST, ARP_REPLY = 1, 2
 ARP_MAC = "03:53:70:64:00:01"

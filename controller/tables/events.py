@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from ryu.controller.event import EventBase
 
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.graph import Link, Path
-from controller.tables.flow_records import Claim
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.graph import Link, Path
+from speedwell.controller.tables.flow_records import Claim
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ The rest of the path is in the tables that `plan` keeps: a label at every switch
 
 from __future__ import annotations
 
-from controller.errors import NoSuchPath
-from controller.policy.errors import UnknownPath
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.graph import Path
-from controller.switches.entries import Action, FlowEntry, LoadLabel, Output, SetQueue, ToGroup
-from controller.tables import entries
-from controller.tables.plan import TablePlanner
+from speedwell.controller.errors import NoSuchPath
+from speedwell.controller.policy.errors import UnknownPath
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.graph import Path
+from speedwell.controller.switches.entries import Action, FlowEntry, LoadLabel, Output, SetQueue, ToGroup
+from speedwell.controller.tables import entries
+from speedwell.controller.tables.plan import TablePlanner
 
 
 class ExplicitPaths:

@@ -14,16 +14,23 @@ from typing import Any, TypeVar
 
 from ryu.lib import hub
 
-from controller.errors import ControllerError, NoSuchPath, SwitchGone, SwitchRefused, SwitchTimedOut
-from controller.loops import Loops, Turns
-from controller.policy.network.five_tuple import FiveTuple
-from controller.switches import openflow
-from controller.switches.entries import FlowKey, Meter
-from controller.switches.transactions import confirmed
-from controller.tables.flow_locks import FlowLocks
-from controller.tables.flow_records import Claim, Claimant, EntryPlacement, FlowRecord, FlowRecords, Withdrawal
-from controller.tables.switch_meters import SwitchMeters
-from controller.topology.state import NetworkState
+from speedwell.controller.errors import ControllerError, NoSuchPath, SwitchGone, SwitchRefused, SwitchTimedOut
+from speedwell.controller.loops import Loops, Turns
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.switches import openflow
+from speedwell.controller.switches.entries import FlowKey, Meter
+from speedwell.controller.switches.transactions import confirmed
+from speedwell.controller.tables.flow_locks import FlowLocks
+from speedwell.controller.tables.flow_records import (
+    Claim,
+    Claimant,
+    EntryPlacement,
+    FlowRecord,
+    FlowRecords,
+    Withdrawal,
+)
+from speedwell.controller.tables.switch_meters import SwitchMeters
+from speedwell.controller.topology.state import NetworkState
 
 METER_TROUBLE = "OFPET_METER_MOD_FAILED"
 OUT_OF_METERS, METER_EXISTS = "OFPMMFC_OUT_OF_METERS", "OFPMMFC_METER_EXISTS"

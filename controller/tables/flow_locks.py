@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from eventlet.event import Event
 
-from controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.five_tuple import FiveTuple
 
 
 class FlowLocks:

@@ -15,15 +15,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from controller.counters.measurements import FlowCounters
-from controller.errors import NoSuchPath
-from controller.policy.errors import PolicyError
-from controller.policy.network.ecmp import ecmp_path
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.graph import Path
-from controller.switches.entries import FlowEntry, FlowKey, Meter, Output, cookie
-from controller.switches.layout import COOKIE_FLOWS
-from controller.tables.explicit_paths import ExplicitPaths
+from speedwell.controller.counters.measurements import FlowCounters
+from speedwell.controller.errors import NoSuchPath
+from speedwell.controller.policy.errors import PolicyError
+from speedwell.controller.policy.network.ecmp import ecmp_path
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.graph import Path
+from speedwell.controller.switches.entries import FlowEntry, FlowKey, Meter, Output, cookie
+from speedwell.controller.switches.layout import COOKIE_FLOWS
+from speedwell.controller.tables.explicit_paths import ExplicitPaths
 
 
 class Claimant(NamedTuple):

@@ -11,38 +11,38 @@ from typing import Any
 from ryu.controller import ofp_event
 from ryu.controller.handler import MAIN_DISPATCHER, set_ev_cls
 
-from controller.application import Application
-from controller.counters.measurements import Measurements, StatsRequest, duration_of
-from controller.errors import ControllerError, NoSuchPath
-from controller.loops import in_turns
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.graph import Link
-from controller.rest import RestApplication
-from controller.services import Services
-from controller.switches import openflow
-from controller.switches.entries import COOKIE_MASK, LoadLabel, dpid_hex
-from controller.switches.layout import COOKIE_FLOWS, EXPLICIT_COOKIES
-from controller.switches.openflow import flow_stats_request
-from controller.switches.transactions import confirmed
-from controller.tables.api import EntriesApi
-from controller.tables.entries import label_key
-from controller.tables.events import AffectedPath, EventFlowsEnded, EventFlowsMoved, EventPathsChanged
-from controller.tables.explicit_paths import ExplicitPaths
-from controller.tables.flow_installer import Failures, FlowInstaller, PlanWhenReady
-from controller.tables.flow_records import Claim, EntryPlacement, FlowRecord, FlowRecords, Withdrawal
-from controller.tables.metrics import TableMetrics
-from controller.tables.plan import TablePlanner
-from controller.tables.registry import EntriesOf, OwnedTable
-from controller.tables.sync import TableSync
-from controller.topology.events import (
+from speedwell.controller.application import Application
+from speedwell.controller.counters.measurements import Measurements, StatsRequest, duration_of
+from speedwell.controller.errors import ControllerError, NoSuchPath
+from speedwell.controller.loops import in_turns
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.graph import Link
+from speedwell.controller.rest import RestApplication
+from speedwell.controller.services import Services
+from speedwell.controller.switches import openflow
+from speedwell.controller.switches.entries import COOKIE_MASK, LoadLabel, dpid_hex
+from speedwell.controller.switches.layout import COOKIE_FLOWS, EXPLICIT_COOKIES
+from speedwell.controller.switches.openflow import flow_stats_request
+from speedwell.controller.switches.transactions import confirmed
+from speedwell.controller.tables.api import EntriesApi
+from speedwell.controller.tables.entries import label_key
+from speedwell.controller.tables.events import AffectedPath, EventFlowsEnded, EventFlowsMoved, EventPathsChanged
+from speedwell.controller.tables.explicit_paths import ExplicitPaths
+from speedwell.controller.tables.flow_installer import Failures, FlowInstaller, PlanWhenReady
+from speedwell.controller.tables.flow_records import Claim, EntryPlacement, FlowRecord, FlowRecords, Withdrawal
+from speedwell.controller.tables.metrics import TableMetrics
+from speedwell.controller.tables.plan import TablePlanner
+from speedwell.controller.tables.registry import EntriesOf, OwnedTable
+from speedwell.controller.tables.sync import TableSync
+from speedwell.controller.topology.events import (
     EventHostChanged,
     EventLinkChanged,
     EventPortChanged,
     EventSwitchChanged,
     EventSwitchForgotten,
 )
-from controller.topology.hosts import Hosts, SwitchTables
-from controller.topology.state import HostLocation, NetworkState
+from speedwell.controller.topology.hosts import Hosts, SwitchTables
+from speedwell.controller.topology.state import HostLocation, NetworkState
 
 STALE_ROUNDS = 3
 """Polls in a row that find an entry of no record before it is removed."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from controller.errors import ControllerError, SwitchRefused
-from controller.loops import Trouble
-from controller.tables.backoff import Backoff
-from controller.topology.state import NetworkState
+from speedwell.controller.errors import ControllerError, SwitchRefused
+from speedwell.controller.loops import Trouble
+from speedwell.controller.tables.backoff import Backoff
+from speedwell.controller.topology.state import NetworkState
 
 TABLE_FULL = "OFPFMFC_TABLE_FULL"
 FULL = ("They are full, and entries are missing there: let the switch hold more, or take out entries that are not "

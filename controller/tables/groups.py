@@ -13,9 +13,9 @@ from collections.abc import Container, Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from controller.policy.network.path_trees import bits_of
-from controller.switches.entries import Bucket, Group, Output, PushLoaded, ToGroup
-from controller.switches.layout import FIRST_GROUP, LAST_GROUP
+from speedwell.controller.policy.network.path_trees import bits_of
+from speedwell.controller.switches.entries import Bucket, Group, Output, PushLoaded, ToGroup
+from speedwell.controller.switches.layout import FIRST_GROUP, LAST_GROUP
 
 MAX_BUCKETS = 64
 """Of a group; where there are more choices, buckets take some of each first hop."""

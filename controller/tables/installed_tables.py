@@ -10,19 +10,19 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from controller.errors import ControllerError
-from controller.loops import Loops, Turns
-from controller.switches import openflow
-from controller.switches.entries import FlowEntry, FlowKey, LoadLabel, ToGroup, dpid_hex
-from controller.switches.layout import Table
-from controller.switches.transactions import confirmed
-from controller.tables.backoff import Backoff
-from controller.tables.entries import STATIC_ENTRIES, SwitchTables
-from controller.tables.plan import TablePlanner
-from controller.tables.read_back import ReadBack, read_back
-from controller.tables.switch_meters import SwitchMeters
-from controller.topology import packet_in_limits, packet_in_meters
-from controller.topology.state import NetworkState
+from speedwell.controller.errors import ControllerError
+from speedwell.controller.loops import Loops, Turns
+from speedwell.controller.switches import openflow
+from speedwell.controller.switches.entries import FlowEntry, FlowKey, LoadLabel, ToGroup, dpid_hex
+from speedwell.controller.switches.layout import Table
+from speedwell.controller.switches.transactions import confirmed
+from speedwell.controller.tables.backoff import Backoff
+from speedwell.controller.tables.entries import STATIC_ENTRIES, SwitchTables
+from speedwell.controller.tables.plan import TablePlanner
+from speedwell.controller.tables.read_back import ReadBack, read_back
+from speedwell.controller.tables.switch_meters import SwitchMeters
+from speedwell.controller.topology import packet_in_limits, packet_in_meters
+from speedwell.controller.topology.state import NetworkState
 
 READ_TIMEOUT_SECONDS = 10.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from controller.switches.entries import Meter
+from speedwell.controller.switches.entries import Meter
 
 BURST_SECONDS = 0.5
 """How long at its rate a metered flow may send at once: twice the least with which TCP, which sends in bursts and

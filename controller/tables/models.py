@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from controller.rest.fields import Dpid, NodeName, OutputModel
-from controller.rest.pages import Page
+from speedwell.controller.rest.fields import Dpid, NodeName, OutputModel
+from speedwell.controller.rest.pages import Page
 
 Owner = Annotated[str, Field(min_length=1, max_length=64, description=(
     "base: the tables that every switch has; reads, coflows: single flows; the name of a table that a system owns; "

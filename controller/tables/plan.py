@@ -10,18 +10,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Address
 
-from controller.policy.network.graph import Link
-from controller.policy.network.labels import InheritedBlock, LabelBlock, LabelChanges, Labels, labels_in
-from controller.policy.network.path_trees import bits_of
-from controller.policy.network.prefixes import Prefix, PrefixRoutes
-from controller.switches.entries import FlowEntry, FlowKey, Group, Output
-from controller.switches.layout import Table
-from controller.tables import entries
-from controller.tables.entries import DirtyEntries, SwitchTables
-from controller.tables.groups import NextHops, SwitchGroups
-from controller.tables.registry import TableRegistry
-from controller.topology import packet_in_limits
-from controller.topology.state import HostLocation, NetworkState
+from speedwell.controller.policy.network.graph import Link
+from speedwell.controller.policy.network.labels import InheritedBlock, LabelBlock, LabelChanges, Labels, labels_in
+from speedwell.controller.policy.network.path_trees import bits_of
+from speedwell.controller.policy.network.prefixes import Prefix, PrefixRoutes
+from speedwell.controller.switches.entries import FlowEntry, FlowKey, Group, Output
+from speedwell.controller.switches.layout import Table
+from speedwell.controller.tables import entries
+from speedwell.controller.tables.entries import DirtyEntries, SwitchTables
+from speedwell.controller.tables.groups import NextHops, SwitchGroups
+from speedwell.controller.tables.registry import TableRegistry
+from speedwell.controller.topology import packet_in_limits
+from speedwell.controller.topology.state import HostLocation, NetworkState
 
 HOSTS_AT_ONCE, SWITCHES_AT_ONCE = 32, 16
 

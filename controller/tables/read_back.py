@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from controller.errors import SwitchRefused
-from controller.loops import Turns
-from controller.switches import openflow
-from controller.switches.entries import COOKIE_MASK, FlowEntry, Group, Meter, PacketMeter, dpid_hex
-from controller.switches.layout import EXPLICIT_COOKIES, FIRST_GROUP, LAST_GROUP
-from controller.switches.transactions import HasConfirmations, asked
-from controller.tables.entries import SwitchTables, groups_reached
-from controller.tables.registry import is_planned
+from speedwell.controller.errors import SwitchRefused
+from speedwell.controller.loops import Turns
+from speedwell.controller.switches import openflow
+from speedwell.controller.switches.entries import COOKIE_MASK, FlowEntry, Group, Meter, PacketMeter, dpid_hex
+from speedwell.controller.switches.layout import EXPLICIT_COOKIES, FIRST_GROUP, LAST_GROUP
+from speedwell.controller.switches.transactions import HasConfirmations, asked
+from speedwell.controller.tables.entries import SwitchTables, groups_reached
+from speedwell.controller.tables.registry import is_planned
 
 
 @dataclass(slots=True)

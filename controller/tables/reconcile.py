@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from controller.switches import openflow
-from controller.switches.entries import FlowEntry, FlowKey, Group
-from controller.tables.entries import DirtyEntries, SwitchTables
-from controller.tables.registry import Step, TableRegistry
+from speedwell.controller.switches import openflow
+from speedwell.controller.switches.entries import FlowEntry, FlowKey, Group
+from speedwell.controller.tables.entries import DirtyEntries, SwitchTables
+from speedwell.controller.tables.registry import Step, TableRegistry
 
 
 @dataclass(slots=True)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from controller.errors import TableTaken
-from controller.switches.entries import COOKIE_MASK, FlowEntry
-from controller.switches.layout import (
+from speedwell.controller.errors import TableTaken
+from speedwell.controller.switches.entries import COOKIE_MASK, FlowEntry
+from speedwell.controller.switches.layout import (
     FIRST_OWNED_COOKIE,
     FIRST_OWNED_TABLE,
     LAST_OWNED_COOKIE,

@@ -9,16 +9,16 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from controller.errors import ControllerError
-from controller.loops import Loops
-from controller.switches import openflow
-from controller.switches.entries import FlowKey, Meter
-from controller.switches.transactions import confirmed
-from controller.tables import meters
-from controller.tables.flow_records import FlowRecords
-from controller.tables.meters import MeterIds, MetersExhausted, own_range
-from controller.tables.read_back import ReadBack
-from controller.topology.state import NetworkState
+from speedwell.controller.errors import ControllerError
+from speedwell.controller.loops import Loops
+from speedwell.controller.switches import openflow
+from speedwell.controller.switches.entries import FlowKey, Meter
+from speedwell.controller.switches.transactions import confirmed
+from speedwell.controller.tables import meters
+from speedwell.controller.tables.flow_records import FlowRecords
+from speedwell.controller.tables.meters import MeterIds, MetersExhausted, own_range
+from speedwell.controller.tables.read_back import ReadBack
+from speedwell.controller.topology.state import NetworkState
 
 log = logging.getLogger(__name__)
 

@@ -14,24 +14,24 @@ from typing import Any, Protocol
 from eventlet.semaphore import Semaphore
 from ryu.lib import hub
 
-from controller.errors import SwitchGone
-from controller.loops import Loops, Trouble, Turns
-from controller.switches import openflow
-from controller.switches.entries import dpid_hex
-from controller.switches.transactions import confirmed_on_all
-from controller.tables import reconcile
-from controller.tables.convergence import RETURN_PATIENCE_SECONDS, Convergence
-from controller.tables.entries import DirtyEntries, SwitchTables, groups_reached, known_hosts
-from controller.tables.events import AffectedPath
-from controller.tables.flow_records import FlowRecord, FlowRecords
-from controller.tables.full_tables import FullTables, is_table_full
-from controller.tables.installed_tables import InstalledTables
-from controller.tables.plan import TablePlanner
-from controller.tables.read_back import ReadBack
-from controller.tables.reconcile import TableChanges
-from controller.tables.switch_meters import SwitchMeters
-from controller.topology import packet_in_meters
-from controller.topology.state import HostLocation, NetworkState
+from speedwell.controller.errors import SwitchGone
+from speedwell.controller.loops import Loops, Trouble, Turns
+from speedwell.controller.switches import openflow
+from speedwell.controller.switches.entries import dpid_hex
+from speedwell.controller.switches.transactions import confirmed_on_all
+from speedwell.controller.tables import reconcile
+from speedwell.controller.tables.convergence import RETURN_PATIENCE_SECONDS, Convergence
+from speedwell.controller.tables.entries import DirtyEntries, SwitchTables, groups_reached, known_hosts
+from speedwell.controller.tables.events import AffectedPath
+from speedwell.controller.tables.flow_records import FlowRecord, FlowRecords
+from speedwell.controller.tables.full_tables import FullTables, is_table_full
+from speedwell.controller.tables.installed_tables import InstalledTables
+from speedwell.controller.tables.plan import TablePlanner
+from speedwell.controller.tables.read_back import ReadBack
+from speedwell.controller.tables.reconcile import TableChanges
+from speedwell.controller.tables.switch_meters import SwitchMeters
+from speedwell.controller.topology import packet_in_meters
+from speedwell.controller.topology.state import HostLocation, NetworkState
 
 MANY_SWITCHES = 100
 """The plan of so many is left out when Python looks for garbage."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.five_tuple import FiveTuple
 
 
 class Transfers(Protocol):

@@ -11,22 +11,22 @@ from typing import Annotated
 
 from pydantic import Field
 
-from controller.application import Application
-from controller.errors import NoSuchPath
-from controller.policy.errors import PolicyError
-from controller.policy.network.graph import Path
-from controller.policy.timeslices.timeslice_policy import Pair, PinnedPaths
-from controller.rest import RestApplication
-from controller.rest.fields import InputModel, Ipv4, Node, NodeName, OutputModel
-from controller.rest.routes import route
-from controller.services import Services
-from controller.switches.entries import ETH_IPV4, FlowEntry, match
-from controller.switches.layout import Priority, Table
-from controller.tables.explicit_paths import ExplicitPaths
-from controller.tables.forwarding import Forwarding
-from controller.tables.registry import OwnedTable
-from controller.timeslices.told import TurnsTold
-from controller.topology.state import NetworkState
+from speedwell.controller.application import Application
+from speedwell.controller.errors import NoSuchPath
+from speedwell.controller.policy.errors import PolicyError
+from speedwell.controller.policy.network.graph import Path
+from speedwell.controller.policy.timeslices.timeslice_policy import Pair, PinnedPaths
+from speedwell.controller.rest import RestApplication
+from speedwell.controller.rest.fields import InputModel, Ipv4, Node, NodeName, OutputModel
+from speedwell.controller.rest.routes import route
+from speedwell.controller.services import Services
+from speedwell.controller.switches.entries import ETH_IPV4, FlowEntry, match
+from speedwell.controller.switches.layout import Priority, Table
+from speedwell.controller.tables.explicit_paths import ExplicitPaths
+from speedwell.controller.tables.forwarding import Forwarding
+from speedwell.controller.tables.registry import OwnedTable
+from speedwell.controller.timeslices.told import TurnsTold
+from speedwell.controller.topology.state import NetworkState
 
 TABLE = OwnedTable("timeslices", 26, 0x5750 << 48, beside=frozenset({Table.ROUTES}))
 PRIORITY = Priority.NO_UNICAST + 10

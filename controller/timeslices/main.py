@@ -10,21 +10,21 @@ from typing import NoReturn
 
 import click
 
-from coflow.errors import CoflowError
-from coflow.settings import read_key
-from controller.policy.errors import PolicyError
-from controller.policy.network.graph import Network
-from controller.policy.registry import POLICIES, Kind
-from controller.policy_options import PolicyOption, policy_path_option
-from controller.timeslices.service import NetworkWatch, TurnService
-from controller.timeslices.turns import TurnKeeper
-from fs import command_line, systemd
-from fs import metrics as prometheus
-from fs.addresses import parse_address
-from fs.config import config_option
-from fs.controller import Controller
-from fs.ending import run_to_the_end
-from fs.errors import InvalidArgument
+from speedwell.coflow.errors import CoflowError
+from speedwell.coflow.settings import read_key
+from speedwell.controller.policy.errors import PolicyError
+from speedwell.controller.policy.network.graph import Network
+from speedwell.controller.policy.registry import POLICIES, Kind
+from speedwell.controller.policy_options import PolicyOption, policy_path_option
+from speedwell.controller.timeslices.service import NetworkWatch, TurnService
+from speedwell.controller.timeslices.turns import TurnKeeper
+from speedwell.fs import command_line, systemd
+from speedwell.fs import metrics as prometheus
+from speedwell.fs.addresses import parse_address
+from speedwell.fs.config import config_option
+from speedwell.fs.controller import Controller
+from speedwell.fs.ending import run_to_the_end
+from speedwell.fs.errors import InvalidArgument
 
 
 @click.command("speedwell-timeslices", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -58,7 +58,7 @@ def command(controller_url: str, identity: Path | None, listen: str, key_file: P
         raise InvalidArgument(f"--listen: cannot listen at {listen}: {error.strerror or error}") from None
     told = "ready {}:{}".format(*service.address)
     if metrics:
-        from controller.timeslices.metrics import SchedulerMetrics
+        from speedwell.controller.timeslices.metrics import SchedulerMetrics
 
         told += f" {prometheus.serve(metrics, [SchedulerMetrics(service)])}"
     for number in (signal.SIGTERM, signal.SIGINT):

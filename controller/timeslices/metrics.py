@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from controller.timeslices.service import TurnService
+from speedwell.controller.timeslices.service import TurnService
 
 _COUNTERS = {"reports": "Of agents.", "directives": "Sent to agents.",
              "unsent": "Datagrams that could not be sent.", "failures": "Turns that failed."}

@@ -16,15 +16,15 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from controller.policy.errors import InvalidNetwork, PolicyError
-from controller.policy.network.graph import Network, Path
-from controller.policy.timeslices.timeslice_policy import Pair
-from controller.timeslices.turns import Sending, TurnKeeper
-from controller.validation import reason
-from fs.controller import Controller
-from host_agent.channel import MAX_BPS, MAX_DATAGRAM_BYTES, BacklogReport, Registration
-from host_agent.errors import InvalidDatagram
-from host_agent.session import SchedulerEnd
+from speedwell.controller.policy.errors import InvalidNetwork, PolicyError
+from speedwell.controller.policy.network.graph import Network, Path
+from speedwell.controller.policy.timeslices.timeslice_policy import Pair
+from speedwell.controller.timeslices.turns import Sending, TurnKeeper
+from speedwell.controller.validation import reason
+from speedwell.fs.controller import Controller
+from speedwell.host_agent.channel import MAX_BPS, MAX_DATAGRAM_BYTES, BacklogReport, Registration
+from speedwell.host_agent.errors import InvalidDatagram
+from speedwell.host_agent.session import SchedulerEnd
 
 LOOK_SECONDS, ORDER_SECONDS, LEAST_SECONDS = 1.0, 0.25, 0.05
 """Between two looks at the controller's network, and where new pairs cannot wait so long."""

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from controller.rest.fields import InputModel, Ipv4, NodeName, OutputModel
-from controller.rest.routes import route
-from controller.topology.state import NetworkState
+from speedwell.controller.rest.fields import InputModel, Ipv4, NodeName, OutputModel
+from speedwell.controller.rest.routes import route
+from speedwell.controller.topology.state import NetworkState
 
 MAX_TURNS = 256
 MAX_BPS, MAX_SECONDS = 1e15, 1e9

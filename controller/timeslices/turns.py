@@ -13,12 +13,20 @@ from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
-from controller.policy.errors import UnknownLink
-from controller.policy.network.graph import Network, Path
-from controller.policy.registry import POLICIES, Kind
-from controller.policy.timeslices.contention import contended
-from controller.policy.timeslices.timeslice_policy import Directives, Pair, TimeslicePolicy
-from host_agent.channel import LEASE_SLICES, MAX_BACKLOGS, MAX_SLICES, MAX_TURNS, BacklogReport, Slice, Turns
+from speedwell.controller.policy.errors import UnknownLink
+from speedwell.controller.policy.network.graph import Network, Path
+from speedwell.controller.policy.registry import POLICIES, Kind
+from speedwell.controller.policy.timeslices.contention import contended
+from speedwell.controller.policy.timeslices.timeslice_policy import Directives, Pair, TimeslicePolicy
+from speedwell.host_agent.channel import (
+    LEASE_SLICES,
+    MAX_BACKLOGS,
+    MAX_SLICES,
+    MAX_TURNS,
+    BacklogReport,
+    Slice,
+    Turns,
+)
 
 CALM_SECONDS = 0.2
 SILENT_SECONDS = 1.0

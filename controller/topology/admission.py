@@ -16,10 +16,10 @@ from typing import Any
 from ryu.controller.handler import MAIN_DISPATCHER
 from ryu.lib import hub
 
-from controller.errors import ControllerError, SwitchTimedOut
-from controller.switches.entries import dpid_hex
-from controller.switches.transactions import confirmed
-from controller.topology.state import NetworkState
+from speedwell.controller.errors import ControllerError, SwitchTimedOut
+from speedwell.controller.switches.entries import dpid_hex
+from speedwell.controller.switches.transactions import confirmed
+from speedwell.controller.topology.state import NetworkState
 
 MAX_CONTENDERS = 4
 """Connections that may wait for the answer of the same switch; further ones are refused at once."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from controller.topology.state import PortKey
+from speedwell.controller.topology.state import PortKey
 
 
 class DeclaredPorts:

@@ -16,24 +16,34 @@ from ryu.controller.handler import DEAD_DISPATCHER, MAIN_DISPATCHER, set_ev_cls
 from ryu.lib import hub
 from ryu.ofproto import ofproto_v1_3 as ofproto
 
-from controller.application import Application
-from controller.errors import ControllerError
-from controller.policy.network.graph import Link
-from controller.services import Services
-from controller.switches import openflow
-from controller.switches.entries import PORT_MAX, dpid_hex
-from controller.switches.ovsdb import DatabaseNotProven, DatabaseUnreachable, limit_packet_ins, read_capacities
-from controller.switches.packet_ins import PacketIn, PacketIns
-from controller.switches.transactions import asked, confirmed
-from controller.topology import lldp, packet_in_limits, packet_in_meters
-from controller.topology.absent_switches import AbsentSwitches
-from controller.topology.admission import Admission, listed
-from controller.topology.declared_ports import DeclaredPorts
-from controller.topology.events import EventLinkChanged, EventPortChanged, EventSwitchChanged, EventSwitchForgotten
-from controller.topology.hosts import Hosts
-from controller.topology.port_capacities import PortCapacities
-from controller.topology.probing import Probing
-from controller.topology.state import NetworkState, PortInfo, PortKey, PortKind, SwitchInfo
+from speedwell.controller.application import Application
+from speedwell.controller.errors import ControllerError
+from speedwell.controller.policy.network.graph import Link
+from speedwell.controller.services import Services
+from speedwell.controller.switches import openflow
+from speedwell.controller.switches.entries import PORT_MAX, dpid_hex
+from speedwell.controller.switches.ovsdb import (
+    DatabaseNotProven,
+    DatabaseUnreachable,
+    limit_packet_ins,
+    read_capacities,
+)
+from speedwell.controller.switches.packet_ins import PacketIn, PacketIns
+from speedwell.controller.switches.transactions import asked, confirmed
+from speedwell.controller.topology import lldp, packet_in_limits, packet_in_meters
+from speedwell.controller.topology.absent_switches import AbsentSwitches
+from speedwell.controller.topology.admission import Admission, listed
+from speedwell.controller.topology.declared_ports import DeclaredPorts
+from speedwell.controller.topology.events import (
+    EventLinkChanged,
+    EventPortChanged,
+    EventSwitchChanged,
+    EventSwitchForgotten,
+)
+from speedwell.controller.topology.hosts import Hosts
+from speedwell.controller.topology.port_capacities import PortCapacities
+from speedwell.controller.topology.probing import Probing
+from speedwell.controller.topology.state import NetworkState, PortInfo, PortKey, PortKind, SwitchInfo
 
 TICK_SECONDS = 0.05
 CAPACITY_TICK_SECONDS = 0.1

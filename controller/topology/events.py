@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from ryu.controller.event import EventBase
 
-from controller.policy.network.graph import Link
-from controller.topology.state import HostLocation
+from speedwell.controller.policy.network.graph import Link
+from speedwell.controller.topology.state import HostLocation
 
 
 class EventSwitchChanged(EventBase):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from controller.topology.state import HostLocation
+from speedwell.controller.topology.state import HostLocation
 
 QUESTIONS = 3
 QUESTION_SECONDS = 0.2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
 
-from controller.errors import InvalidSettings
+from speedwell.controller.errors import InvalidSettings
 
 
 def read_host_names(file: Path) -> dict[str, str]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from controller.topology.arp import Packet
-from controller.topology.state import PortKey
+from speedwell.controller.topology.arp import Packet
+from speedwell.controller.topology.state import PortKey
 
 PAUSE_SECONDS = 1.0
 """How long an address that packets ask for, but nobody answers to, is not asked for again."""

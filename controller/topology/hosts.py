@@ -12,19 +12,19 @@ from typing import Any, Protocol
 from ryu.controller.handler import set_ev_cls
 from ryu.lib import hub
 
-from controller.application import Application
-from controller.errors import UnknownHost
-from controller.services import Services
-from controller.switches import openflow
-from controller.switches.connection import hand_over
-from controller.switches.entries import dpid_hex
-from controller.switches.layout import Table
-from controller.switches.packet_ins import PacketIn, PacketIns
-from controller.topology import arp
-from controller.topology.events import EventHostChanged, EventPortChanged
-from controller.topology.host_moves import HostMoves
-from controller.topology.host_searches import HostSearches
-from controller.topology.state import HostLocation, NetworkState, PortKey, PortKind
+from speedwell.controller.application import Application
+from speedwell.controller.errors import UnknownHost
+from speedwell.controller.services import Services
+from speedwell.controller.switches import openflow
+from speedwell.controller.switches.connection import hand_over
+from speedwell.controller.switches.entries import dpid_hex
+from speedwell.controller.switches.layout import Table
+from speedwell.controller.switches.packet_ins import PacketIn, PacketIns
+from speedwell.controller.topology import arp
+from speedwell.controller.topology.events import EventHostChanged, EventPortChanged
+from speedwell.controller.topology.host_moves import HostMoves
+from speedwell.controller.topology.host_searches import HostSearches
+from speedwell.controller.topology.state import HostLocation, NetworkState, PortKey, PortKind
 
 PROBE_RETRY_SECONDS = 0.2
 CLAIM_TICK_SECONDS = 0.05

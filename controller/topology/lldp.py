@@ -2,7 +2,7 @@
 
 Every frame has the same shape, and its signature covers all that stands before it: the port, and the epoch, which is
 a number that the controller gives to one probe only. Who may believe which epoch is decided in
-`controller.topology.probing`.
+`speedwell.controller.topology.probing`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hmac
 import struct
 from typing import NamedTuple
 
-from controller.topology.state import PortKey
+from speedwell.controller.topology.state import PortKey
 
 NEAREST_BRIDGE = bytes.fromhex("0180c200000e")
 ETHERTYPE = bytes.fromhex("88cc")

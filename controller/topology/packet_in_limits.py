@@ -2,7 +2,7 @@
 
 A meter of its own for each such port means that what one host sends takes nothing from the others, and nothing from
 the probes between switches. A switch without meters, or without enough of them, hands up all; what then bounds it is
-its own `controller_rate_limit` and the queue at the controller (`controller.switches.packet_ins`).
+its own `controller_rate_limit` and the queue at the controller (`speedwell.controller.switches.packet_ins`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from controller.switches.entries import (
+from speedwell.controller.switches.entries import (
     ETH_ARP,
     ETH_IPV4,
     ETH_LLDP,
@@ -22,8 +22,8 @@ from controller.switches.entries import (
     PacketMeter,
     match,
 )
-from controller.switches.layout import COOKIE_STATIC, Priority, Table
-from controller.topology.state import NetworkState
+from speedwell.controller.switches.layout import COOKIE_STATIC, Priority, Table
+from speedwell.controller.topology.state import NetworkState
 
 PROBES_METER, PACKETS_METER = FIRST_PACKET_METER, FIRST_PACKET_METER + 1
 """Of LLDP, and of all else, at ports that are not known to lead to hosts."""

@@ -9,13 +9,13 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from controller.errors import ControllerError, SwitchRefused
-from controller.switches import openflow
-from controller.switches.entries import FlowEntry, PacketMeter, dpid_hex
-from controller.switches.transactions import confirmed, confirmed_on_all
-from controller.topology import packet_in_limits
-from controller.topology.packet_in_limits import PACKETS_METER, PROBES_METER
-from controller.topology.state import NetworkState
+from speedwell.controller.errors import ControllerError, SwitchRefused
+from speedwell.controller.switches import openflow
+from speedwell.controller.switches.entries import FlowEntry, PacketMeter, dpid_hex
+from speedwell.controller.switches.transactions import confirmed, confirmed_on_all
+from speedwell.controller.topology import packet_in_limits
+from speedwell.controller.topology.packet_in_limits import PACKETS_METER, PROBES_METER
+from speedwell.controller.topology.state import NetworkState
 
 TIMEOUT_SECONDS = 5.0
 EXISTS = "OFPMMFC_METER_EXISTS"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from controller.topology.state import PortKey
+from speedwell.controller.topology.state import PortKey
 
 
 class PortCapacities:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from controller.topology.state import PortKey
+from speedwell.controller.topology.state import PortKey
 
 FIRST_PROBES_SECONDS = (0.0, 0.2, 0.6)
 """When a port that came up is probed, before its regular turn."""

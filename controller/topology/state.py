@@ -17,18 +17,18 @@ from enum import Enum
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
-from controller.errors import InvalidPort, NoSuchPath, SwitchGone
-from controller.loops import Loops
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.graph import Link, Network
-from controller.settings import Settings
-from controller.switches.entries import dpid_hex
-from controller.switches.ovsdb import Database
-from controller.switches.transactions import Confirmations
-from controller.topology import arp
-from controller.topology.host_names import read_host_names
-from controller.topology.refusals import Refusals
-from fs.identity.bundle import Identity
+from speedwell.controller.errors import InvalidPort, NoSuchPath, SwitchGone
+from speedwell.controller.loops import Loops
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.graph import Link, Network
+from speedwell.controller.settings import Settings
+from speedwell.controller.switches.entries import dpid_hex
+from speedwell.controller.switches.ovsdb import Database
+from speedwell.controller.switches.transactions import Confirmations
+from speedwell.controller.topology import arp
+from speedwell.controller.topology.host_names import read_host_names
+from speedwell.controller.topology.refusals import Refusals
+from speedwell.fs.identity.bundle import Identity
 
 PortKey = tuple[str, int]
 """(datapath id in 16 hex digits, port number)"""
@@ -105,7 +105,7 @@ class NetworkState:
         self.set_queue_classes: dict[str, tuple[int, ...]] = {}
         """The traffic classes with a queue, at switches where packets get there by `set_queue` (kernel datapath)."""
         self.packet_in_meters: dict[str, frozenset[int]] = {}
-        """The meters on packets handed up that a switch has, by `controller.topology.packet_in_limits`."""
+        """The meters on packets handed up that a switch has, by `speedwell.controller.topology.packet_in_limits`."""
         self.reserved: IPv4Network | None = None
         """Addresses that are no host's: a system has other uses for them."""
         self._port_toward: dict[Link, int] = {}

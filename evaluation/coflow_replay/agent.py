@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from coflow.report import Flow
-from coflow.reporter import FlowProgress, Reporter
-from coflow.settings import scheduler
-from evaluation.coflow_replay.pace import Pace
+from speedwell.coflow.report import Flow
+from speedwell.coflow.reporter import FlowProgress, Reporter
+from speedwell.coflow.settings import scheduler
+from speedwell.evaluation.coflow_replay.pace import Pace
 
 BLOCK = bytes(1 << 16)
 PACED_BLOCK = BLOCK[:1 << 14]

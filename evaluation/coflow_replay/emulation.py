@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from cluster.errors import ClusterError
-from evaluation.coflow_replay.experiment import (
+from speedwell.cluster.errors import ClusterError
+from speedwell.evaluation.coflow_replay.experiment import (
     MOST_BUSY,
     CoflowScale,
     cpu_table,
@@ -14,10 +14,10 @@ from evaluation.coflow_replay.experiment import (
     run_emulated,
     simulated_table,
 )
-from evaluation.emulation import Emulation
-from evaluation.experiment import Choices, Experiment
-from evaluation.results.output import Output, finish, progress_bar
-from topo.emulation import EmulationError
+from speedwell.evaluation.emulation import Emulation
+from speedwell.evaluation.experiment import Choices, Experiment
+from speedwell.evaluation.results.output import Output, finish, progress_bar
+from speedwell.topo.emulation import EmulationError
 
 HOST_MBPS = 20.0
 

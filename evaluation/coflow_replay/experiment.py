@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from cluster.tables import Table
-from controller.policy.coflows.coflow import Coflow
-from controller.policy.coflows.mincof import THRESHOLD_BYTES
-from evaluation.coflow_replay.replay import (
+from speedwell.cluster.tables import Table
+from speedwell.controller.policy.coflows.coflow import Coflow
+from speedwell.controller.policy.coflows.mincof import THRESHOLD_BYTES
+from speedwell.evaluation.coflow_replay.replay import (
     BEST_EFFORT_PACKETS,
     HOST_QUEUE_PACKETS,
     LEAST_BURST_BYTES,
@@ -25,13 +25,13 @@ from evaluation.coflow_replay.replay import (
     ReplaySettings,
     replay,
 )
-from evaluation.experiment import Choices, Experiment
-from evaluation.papers.mincof import LINK_BPS, METHODS, CoflowTask, fabric_of, run_task
-from evaluation.results.results_file import ResultsFile
-from sim.coflow_bound import least_mean_seconds
-from sim.coflow_workload import generate
-from sim.fabric_network import network_of
-from topo.fabric import Fabric, spine_leaf
+from speedwell.evaluation.experiment import Choices, Experiment
+from speedwell.evaluation.papers.mincof import LINK_BPS, METHODS, CoflowTask, fabric_of, run_task
+from speedwell.evaluation.results.results_file import ResultsFile
+from speedwell.sim.coflow_bound import least_mean_seconds
+from speedwell.sim.coflow_workload import generate
+from speedwell.sim.fabric_network import network_of
+from speedwell.topo.fabric import Fabric, spine_leaf
 
 EMULATED = ("varys", "fair", "tailor", "mincof", "coflow-plus")
 QUEUES = {"mincof": "mincof", "coflow-plus": "priorities"}

@@ -18,15 +18,15 @@ from typing import Any
 
 import requests
 
-from cluster.errors import ClusterError, StartFailed
-from cluster.fabric import CONTROLLER_URL, MACHINE, OPENFLOW_PORT, REST_PORT
-from cluster.machine import busy_seconds
-from cluster.processes import Command, Processes, program
-from controller.policy.coflows.coflow import Coflow
-from topo.emulation import Emulation
-from topo.emulation.discovery import wait_for_hosts, wait_for_network
-from topo.emulation.processes import in_namespace
-from topo.fabric import Fabric
+from speedwell.cluster.errors import ClusterError, StartFailed
+from speedwell.cluster.fabric import CONTROLLER_URL, MACHINE, OPENFLOW_PORT, REST_PORT
+from speedwell.cluster.machine import busy_seconds
+from speedwell.cluster.processes import Command, Processes, program
+from speedwell.controller.policy.coflows.coflow import Coflow
+from speedwell.topo.emulation import Emulation
+from speedwell.topo.emulation.discovery import wait_for_hosts, wait_for_network
+from speedwell.topo.emulation.processes import in_namespace
+from speedwell.topo.fabric import Fabric
 
 AGENT_PORT = 7400
 READY_SECONDS = 30.0
@@ -220,7 +220,8 @@ class Agents:
                 with (directory / f"agent-{host.name}.log").open("ab") as log:
                     self._processes[host.name] = subprocess.Popen(
                         in_namespace(emulation.host_pid(host.name), [
-                            sys.executable, "-m", "evaluation.coflow_replay.agent", str(AGENT_PORT), *reports]),
+                            sys.executable, "-m", "speedwell.evaluation.coflow_replay.agent", str(AGENT_PORT),
+                            *reports]),
                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
                 threading.Thread(target=self._hear, args=(host.name,), daemon=True).start()
             for _ in self._fabric.hosts:

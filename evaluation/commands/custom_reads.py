@@ -5,10 +5,10 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from evaluation.papers.reads import Method, simulate
-from sim.simulation import Delays
-from sim.workload import Workload, generate
-from topo.fabric import Fabric
+from speedwell.evaluation.papers.reads import Method, simulate
+from speedwell.sim.simulation import Delays
+from speedwell.sim.workload import Workload, generate
+from speedwell.topo.fabric import Fabric
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from controller.policy_options import PolicyOption, policy_path_option
-from evaluation.emulation import Emulation
-from evaluation.results.output import Output, existing_options
-from fs.command_line import Number
+from speedwell.controller.policy_options import PolicyOption, policy_path_option
+from speedwell.evaluation.emulation import Emulation
+from speedwell.evaluation.results.output import Output, existing_options
+from speedwell.fs.command_line import Number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from evaluation.experiment import Choices, Experiment
+    from speedwell.evaluation.experiment import Choices, Experiment
 
 ALL = "all"
 
@@ -31,7 +31,7 @@ class ExperimentName(click.ParamType):  # type: ignore[type-arg]  # generic only
     name = "experiment"
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
-        from evaluation.experiment import named
+        from speedwell.evaluation.experiment import named
 
         if value != ALL and named(value) is None:
             self.fail(f"there is no experiment {value!r}: `speedwell experiment --list` shows all", parameter,
@@ -44,7 +44,7 @@ class ExperimentName(click.ParamType):  # type: ignore[type-arg]  # generic only
 
     def shell_complete(self, context: click.Context, parameter: click.Parameter,
                        incomplete: str) -> list[CompletionItem]:
-        from evaluation.experiment import all_experiments
+        from speedwell.evaluation.experiment import all_experiments
 
         return [CompletionItem(name, help=experiment.title) for name, experiment in all_experiments().items()
                 if name.startswith(incomplete)]
@@ -52,7 +52,7 @@ class ExperimentName(click.ParamType):  # type: ignore[type-arg]  # generic only
 
 def _print_list(context: click.Context, option: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from evaluation.listing import table
+        from speedwell.evaluation.listing import table
 
         table().show()
         context.exit()
@@ -101,8 +101,8 @@ def experiment(name: str, simulate: bool, quick: bool, policies: tuple[str, ...]
     mayflower-fig8 compares with HDFS: in the simulator a policy, with --emulate a real one, which takes Java.
     mayflower-agreement replays figure 4's reads on an emulated fabric, simulates the same, and compares.
     """
-    from evaluation.experiment import Choices, named
-    from sim.errors import SimulationError
+    from speedwell.evaluation.experiment import Choices, named
+    from speedwell.sim.errors import SimulationError
 
     choices, wanted = Choices(quick, seed, policies, trace), Emulation(runs, reads, host_mbps, slowdown)
     try:
@@ -152,8 +152,8 @@ def _check_all(choices: Choices, wanted: Emulation, simulate: bool, scheduler: s
 
 def _check_against(names: Sequence[str], against: Path) -> None:
     """Raises InvalidSetting before hours have gone by."""
-    from evaluation.results.changes import read_table
-    from sim.errors import InvalidSetting
+    from speedwell.evaluation.results.changes import read_table
+    from speedwell.sim.errors import InvalidSetting
 
     tables = [path for name in names if (path := _earlier(name, against)).exists()]
     if not tables:
@@ -176,8 +176,8 @@ def _run(name: str, found: Experiment, choices: Choices, wanted: Emulation, simu
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))     # as Ctrl-C: stop the fabric, keep the results
         resolve_name(found.emulation)(name, found, choices, wanted, output)
         return
-    from evaluation.results.engine import run_all
-    from evaluation.results.output import finish, progress_bar
+    from speedwell.evaluation.results.engine import run_all
+    from speedwell.evaluation.results.output import finish, progress_bar
 
     tasks = found.tasks(choices)
     results_file = output.open(found.manifest(name, "simulate", choices, tasks))
@@ -188,8 +188,8 @@ def _run(name: str, found: Experiment, choices: Choices, wanted: Emulation, simu
 
 def _all(choices: Choices, wanted: Emulation, simulate: bool, output: Path, against: Path | None, resume: bool,
          force: bool, scheduler: str | None) -> None:
-    from evaluation.experiment import all_experiments
-    from evaluation.results.page import write_page
+    from speedwell.evaluation.experiment import all_experiments
+    from speedwell.evaluation.results.page import write_page
 
     places: dict[str, Output] = {}
     for name, found in all_experiments().items():
@@ -221,7 +221,7 @@ def _left_out(found: Experiment, choices: Choices, simulate: bool) -> str:
 
 
 def _compare(done: list[tuple[str, Path]], against: Path) -> None:
-    from evaluation.results.changes import changes_table
+    from speedwell.evaluation.results.changes import changes_table
 
     changes_table([(name, _earlier(name, against), directory / "table.csv") for name, directory in done]).show()
 

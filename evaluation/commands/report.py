@@ -18,8 +18,8 @@ def report(directories: tuple[Path, ...], output: Path) -> None:
     DIR is where `speedwell experiment` or `speedwell simulate` left them. The page has their tables, plots, what the
     papers say, and what was run; it needs no other file and no network.
     """
-    from evaluation.results.page import write_page
-    from sim.errors import SimulationError
+    from speedwell.evaluation.results.page import write_page
+    from speedwell.sim.errors import SimulationError
 
     try:
         click.echo(f"{write_page(directories, output)}: {len(directories)} sets of results")

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from controller.policy_options import PolicyOption, policy_path_option
-from evaluation.results.output import Output, existing_options
-from fs.command_line import Number
+from speedwell.controller.policy_options import PolicyOption, policy_path_option
+from speedwell.evaluation.results.output import Output, existing_options
+from speedwell.fs.command_line import Number
 
 if TYPE_CHECKING:
-    from evaluation.commands.custom_reads import CustomTask
-    from topo.fabric import Fabric
+    from speedwell.evaluation.commands.custom_reads import CustomTask
+    from speedwell.topo.fabric import Fabric
 
 
 @click.command()
@@ -53,12 +53,12 @@ def simulate(spec: str | None, methods: tuple[str, ...], parts: int, rates: tupl
     results.jsonl, table.csv, plot.png and manifest.json in DIR. A run whose network is left overloaded is stopped,
     and the table says so.
     """
-    from controller.policy.errors import PolicyError
-    from evaluation.commands.custom_reads import custom_tasks
-    from evaluation.papers.reads import method_of
-    from sim.errors import SimulationError
-    from sim.workload import Workload, mayflower_read_bits
-    from topo.fabric import InvalidFabric
+    from speedwell.controller.policy.errors import PolicyError
+    from speedwell.evaluation.commands.custom_reads import custom_tasks
+    from speedwell.evaluation.papers.reads import method_of
+    from speedwell.sim.errors import SimulationError
+    from speedwell.sim.workload import Workload, mayflower_read_bits
+    from speedwell.topo.fabric import InvalidFabric
 
     try:
         fabric = _fabric(spec)
@@ -72,8 +72,8 @@ def simulate(spec: str | None, methods: tuple[str, ...], parts: int, rates: tupl
 
 
 def _fabric(spec: str | None) -> Fabric:
-    from evaluation.papers.reads import fabric_of
-    from topo.fabric_spec import parse_fabric
+    from speedwell.evaluation.papers.reads import fabric_of
+    from speedwell.topo.fabric_spec import parse_fabric
 
     return fabric_of(8.0) if spec is None else parse_fabric(spec)
 
@@ -81,12 +81,12 @@ def _fabric(spec: str | None) -> Fabric:
 def _run(tasks: list[CustomTask], fabric: Fabric, output: Output, scheduler: str | None) -> None:
     from dataclasses import asdict
 
-    from evaluation.commands.custom_reads import run_custom
-    from evaluation.papers.reads import WARM_UP
-    from evaluation.results.engine import run_all
-    from evaluation.results.output import finish, progress_bar
-    from evaluation.results.report import Layout
-    from sim.simulation import Delays
+    from speedwell.evaluation.commands.custom_reads import run_custom
+    from speedwell.evaluation.papers.reads import WARM_UP
+    from speedwell.evaluation.results.engine import run_all
+    from speedwell.evaluation.results.output import finish, progress_bar
+    from speedwell.evaluation.results.report import Layout
+    from speedwell.sim.simulation import Delays
 
     rates = {task.workload.reads_per_server_second for task in tasks}
     shown: dict[str, Any] = {"title": f"Completion times, {fabric.name}, {len(fabric.hosts)} hosts", "claims": (),

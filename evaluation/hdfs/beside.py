@@ -8,15 +8,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from cluster import supervisor
-from cluster.fabric_settings import read_settings
-from evaluation.hdfs.libraries import Libraries
-from evaluation.hdfs.system import Hdfs
-from evaluation.papers.mayflower import HDFS_METHODS
-from evaluation.papers.reads import Method
-from evaluation.replay.scale import Scale, StoredFile
-from evaluation.replay.speedwell import Speedwell
-from evaluation.replay.system import Progress, ReadReport, SystemUnderTest
+from speedwell.cluster import supervisor
+from speedwell.cluster.fabric_settings import read_settings
+from speedwell.evaluation.hdfs.libraries import Libraries
+from speedwell.evaluation.hdfs.system import Hdfs
+from speedwell.evaluation.papers.mayflower import HDFS_METHODS
+from speedwell.evaluation.papers.reads import Method
+from speedwell.evaluation.replay.scale import Scale, StoredFile
+from speedwell.evaluation.replay.speedwell import Speedwell
+from speedwell.evaluation.replay.system import Progress, ReadReport, SystemUnderTest
 
 
 class SpeedwellAndHdfs:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from topo.fabric import Fabric, Host
-from topo.fabric.addresses import MACHINE_ADDRESS
+from speedwell.topo.fabric import Fabric, Host
+from speedwell.topo.fabric.addresses import MACHINE_ADDRESS
 
 NAMENODE_PORT = 9000
 NAMENODE_HTTP_PORT = 9870

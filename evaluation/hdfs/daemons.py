@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.errors import StartFailed
-from cluster.processes import READY_LINE, log_tail
+from speedwell.cluster.errors import StartFailed
+from speedwell.cluster.processes import READY_LINE, log_tail
 
 POLL_SECONDS = 0.05
 STOP_SECONDS = 5.0

@@ -1,4 +1,4 @@
-"""The Java processes of the hosts: `python -m evaluation.hdfs.hosts`, in a session of its own.
+"""The Java processes of the hosts: `python -m speedwell.evaluation.hdfs.hosts`, in a session of its own.
 
 See `evaluation.replay.agents` for what it is told and answers. It starts the process of a host, whose command line
 stands under `commands` in its first line, at the first request to it, and hands each request on; the processes

@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.errors import ClusterError
-from cluster.state_files import exclusive
-from evaluation.hdfs import configuration
+from speedwell.cluster.errors import ClusterError
+from speedwell.cluster.state_files import exclusive
+from speedwell.evaluation.hdfs import configuration
 
 Progress = Callable[[str], None]
 

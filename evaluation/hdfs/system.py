@@ -17,16 +17,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from cluster.errors import ClusterError
-from evaluation.hdfs import configuration
-from evaluation.hdfs.daemons import Daemons
-from evaluation.hdfs.libraries import HADOOP_VERSION, Libraries
-from evaluation.papers.reads import Method
-from evaluation.replay.agents import ReaderAgents
-from evaluation.replay.scale import StoredFile
-from evaluation.replay.system import Progress, ReadReport
-from topo.emulation.processes import in_namespace
-from topo.fabric import Fabric
+from speedwell.cluster.errors import ClusterError
+from speedwell.evaluation.hdfs import configuration
+from speedwell.evaluation.hdfs.daemons import Daemons
+from speedwell.evaluation.hdfs.libraries import HADOOP_VERSION, Libraries
+from speedwell.evaluation.papers.reads import Method
+from speedwell.evaluation.replay.agents import ReaderAgents
+from speedwell.evaluation.replay.scale import StoredFile
+from speedwell.evaluation.replay.system import Progress, ReadReport
+from speedwell.topo.emulation.processes import in_namespace
+from speedwell.topo.fabric import Fabric
 
 NAMENODE_HEAP_MEGABYTES = 256
 HOST_HEAP_MEGABYTES = 96
@@ -119,7 +119,7 @@ class Hdfs:
         """Start the hosts' processes, a few at once, and let each read, which starts the whole of them."""
         commands = {name: in_namespace(host["pid"], self._java("Host", name, HOST_HEAP_MEGABYTES))
                     for name, host in self._cluster["hosts"].items()}
-        self._agents = ReaderAgents([sys.executable, "-m", "evaluation.hdfs.hosts"], {"commands": commands},
+        self._agents = ReaderAgents([sys.executable, "-m", "speedwell.evaluation.hdfs.hosts"], {"commands": commands},
                                     self.directory / "logs" / "hosts.log")
         total = len(commands)
         self._ask_all(lambda number: progress(f"{number} of {total} DataNodes have started"))

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
-from controller.policy.reads import mayflower_plus
-from evaluation.experiment import Choices, Experiment
-from evaluation.papers.reads import AGGREGATION_RATIO, HOST_BPS, WARM_UP, Method, Task, method_of, run_task
-from sim.simulation import Delays
-from sim.workload import Workload
+from speedwell.controller.policy.reads import mayflower_plus
+from speedwell.evaluation.experiment import Choices, Experiment
+from speedwell.evaluation.papers.reads import AGGREGATION_RATIO, HOST_BPS, WARM_UP, Method, Task, method_of, run_task
+from speedwell.sim.simulation import Delays
+from speedwell.sim.workload import Workload
 
 RACK_LOCAL, POD_LOCAL, REMOTE, EVEN = (0.5, 0.3, 0.2), (0.3, 0.5, 0.2), (0.2, 0.3, 0.5), (0.33, 0.33, 0.33)
 RATE = 0.07
@@ -84,7 +84,7 @@ def _facts(tasks: Sequence[Task]) -> Mapping[str, object]:
 
 
 _figure = partial(Experiment, runs=10, quick_runs=3, task=_task, run=run_task, method_of=partial(method_of, parts=1),
-                  facts=_facts, chosen=CHOSEN, emulation="evaluation.replay.emulation:figure",
+                  facts=_facts, chosen=CHOSEN, emulation="speedwell.evaluation.replay.emulation:figure",
                   palette=tuple(method.name for method in (*PAPER_METHODS, TWO_REPLICAS, PLUS, *HDFS_METHODS,
                                                            *OTHER_METHODS, *PLUS_METHODS)))
 
@@ -149,6 +149,6 @@ EXPERIMENTS = {
 }
 EXPERIMENTS["mayflower-agreement"] = replace(
     EXPERIMENTS["mayflower-fig4"], title="Figure 4's reads, emulated and simulated", run=None,
-    emulation="evaluation.replay.emulation:agreement")
+    emulation="speedwell.evaluation.replay.emulation:agreement")
 EXPERIMENTS["mayflower-fig8"] = replace(EXPERIMENTS["mayflower-fig8"],
-                                        emulation="evaluation.replay.emulation:beside_hdfs")
+                                        emulation="speedwell.evaluation.replay.emulation:beside_hdfs")

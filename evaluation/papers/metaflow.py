@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from controller.policy.metadata.btree import Tree
-from controller.policy.metadata.layout import Layout as Placed
-from evaluation.experiment import Choices, Experiment, Result
-from evaluation.results.report import Measure
-from sim import metadata_simulation as metadata
+from speedwell.controller.policy.metadata.btree import Tree
+from speedwell.controller.policy.metadata.layout import Layout as Placed
+from speedwell.evaluation.experiment import Choices, Experiment, Result
+from speedwell.evaluation.results.report import Measure
+from speedwell.sim import metadata_simulation as metadata
 
 LOAD = 0.1
 """Of the ideal rate, when latency is measured: a load that all but the coordinator carry."""

@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from controller.own_policies import POLICIES
-from controller.policy.coflows.coflow import CoflowScheduler
-from controller.policy.coflows.mincof import THRESHOLD_BYTES
-from controller.policy.network.graph import Network
-from controller.policy.registry import Kind
-from evaluation.experiment import Choices, Experiment
-from sim.coflow_bound import least_mean_seconds
-from sim.coflow_simulation import CoflowSimulation, Enforcement
-from sim.coflow_workload import CoflowWorkload, generate
-from sim.fabric_network import network_of
-from topo.fabric import Fabric, spine_leaf
+from speedwell.controller.own_policies import POLICIES
+from speedwell.controller.policy.coflows.coflow import CoflowScheduler
+from speedwell.controller.policy.coflows.mincof import THRESHOLD_BYTES
+from speedwell.controller.policy.network.graph import Network
+from speedwell.controller.policy.registry import Kind
+from speedwell.evaluation.experiment import Choices, Experiment
+from speedwell.sim.coflow_bound import least_mean_seconds
+from speedwell.sim.coflow_simulation import CoflowSimulation, Enforcement
+from speedwell.sim.coflow_workload import CoflowWorkload, generate
+from speedwell.sim.fabric_network import network_of
+from speedwell.topo.fabric import Fabric, spine_leaf
 
 LINK_BPS = 100e6
 BASE = "Tailor"
@@ -155,7 +155,7 @@ def _facts(tasks: Sequence[CoflowTask]) -> Mapping[str, object]:
 
 _figure = partial(Experiment, base=BASE, normalised=True, methods=METHODS, task=_task, run=run_task,
                   method_of=method_of, facts=_facts, chosen=CHOSEN, bounds={"mean_seconds": "bound_seconds"},
-                  emulation="evaluation.coflow_replay.emulation:figure",
+                  emulation="speedwell.evaluation.coflow_replay.emulation:figure",
                   palette=tuple(method.name for method in METHODS))
 EXPERIMENTS = {
     "mincof-width": _figure(minutes=0.5, quick_minutes=0.1,

@@ -7,15 +7,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from controller.own_policies import POLICIES
-from controller.policy.reads.mayflower_plus import PATIENCE
-from controller.policy.registry import Kind
-from sim.clairvoyant import clairvoyant_mean_seconds
-from sim.errors import InvalidSetting, Overloaded
-from sim.on_time import clairvoyant_percentile_seconds
-from sim.simulation import Delays, Simulation
-from sim.workload import Read, Workload, generate
-from topo.fabric import Fabric, three_tier
+from speedwell.controller.own_policies import POLICIES
+from speedwell.controller.policy.reads.mayflower_plus import PATIENCE
+from speedwell.controller.policy.registry import Kind
+from speedwell.sim.clairvoyant import clairvoyant_mean_seconds
+from speedwell.sim.errors import InvalidSetting, Overloaded
+from speedwell.sim.on_time import clairvoyant_percentile_seconds
+from speedwell.sim.simulation import Delays, Simulation
+from speedwell.sim.workload import Read, Workload, generate
+from speedwell.topo.fabric import Fabric, three_tier
 
 AGGREGATION_RATIO = 4.0
 HOST_BPS = 1e9

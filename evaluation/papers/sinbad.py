@@ -16,19 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from cluster.tables import Table
-from controller.own_policies import POLICIES
-from controller.policy.placements.sinbad import MeasuredBy
-from controller.policy.registry import Kind
-from evaluation.experiment import Choices, Experiment, Result
-from evaluation.papers.sinbad_paper import beside_the_paper
-from evaluation.results.report import Measure
-from sim.coflow_trace import Coflow, CoflowTrace, FairRates, fair_rates, read_coflows
-from sim.errors import InvalidSetting
-from sim.fabric_network import network_of
-from sim.write_simulation import WriteSettings, WriteSimulation, Written
-from sim.write_workload import DRAIN_SECONDS, Writer, Writes, WriteWorkload, writes_of
-from topo.fabric import Fabric, spine_leaf
+from speedwell.cluster.tables import Table
+from speedwell.controller.own_policies import POLICIES
+from speedwell.controller.policy.placements.sinbad import MeasuredBy
+from speedwell.controller.policy.registry import Kind
+from speedwell.evaluation.experiment import Choices, Experiment, Result
+from speedwell.evaluation.papers.sinbad_paper import beside_the_paper
+from speedwell.evaluation.results.report import Measure
+from speedwell.sim.coflow_trace import Coflow, CoflowTrace, FairRates, fair_rates, read_coflows
+from speedwell.sim.errors import InvalidSetting
+from speedwell.sim.fabric_network import network_of
+from speedwell.sim.write_simulation import WriteSettings, WriteSimulation, Written
+from speedwell.sim.write_workload import DRAIN_SECONDS, Writer, Writes, WriteWorkload, writes_of
+from speedwell.topo.fabric import Fabric, spine_leaf
 
 RACK_BPS = 2e9
 HOSTS_PER_RACK = 10
@@ -282,4 +282,5 @@ EXPERIMENTS = {
                   Measure("cv_up", "median Cv, rack to core"), Measure("cv_down", "median Cv, core to rack"),
                   Measure("mean_seconds", "file, mean s"))),
 }
-EXPERIMENTS["sinbad-write"] = replace(EXPERIMENTS["sinbad-write"], emulation="evaluation.replay.writes:figure")
+EXPERIMENTS["sinbad-write"] = replace(EXPERIMENTS["sinbad-write"],
+                                      emulation="speedwell.evaluation.replay.writes:figure")

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cluster.tables import Table
-from evaluation.results.report import text_of
-from evaluation.results.statistics import Estimate, mean_estimate, ratio_estimate
+from speedwell.cluster.tables import Table
+from speedwell.evaluation.results.report import text_of
+from speedwell.evaluation.results.statistics import Estimate, mean_estimate, ratio_estimate
 
 SAME = 0.05
 BINS = ((0, 10, 1.20), (10, 100, 1.31), (100, 1e3, 1.15), (1e3, 1e4, 1.44), (1e4, 1e5, 1.23))

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from cluster.tables import Table
-from evaluation.experiment import Choices, Experiment, Result
-from evaluation.results.report import Measure
-from evaluation.results.statistics import Estimate, mean_estimate, ratio_estimate
-from sim.errors import Overloaded
-from sim.together import Messages, Systems, TogetherSimulation, Transfer
-from sim.workload import Read, Workload, generate
-from topo.fabric import Fabric, three_tier
+from speedwell.cluster.tables import Table
+from speedwell.evaluation.experiment import Choices, Experiment, Result
+from speedwell.evaluation.results.report import Measure
+from speedwell.evaluation.results.statistics import Estimate, mean_estimate, ratio_estimate
+from speedwell.sim.errors import Overloaded
+from speedwell.sim.together import Messages, Systems, TogetherSimulation, Transfer
+from speedwell.sim.workload import Read, Workload, generate
+from speedwell.topo.fabric import Fabric, three_tier
 
 NAMES = ("reads", "coflows", "placements", "turns", "metadata")
 ON = Systems()

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cluster.tables import Table
-from controller.own_policies import POLICIES
-from controller.policy.registry import Kind
-from evaluation.experiment import Choices, Experiment, Result
-from evaluation.results.report import Measure, text_of
-from evaluation.results.statistics import mean_estimate
-from sim import shallow_switch as port
-from sim.timeslice_simulation import HOST_BPS, Conditions, Coordination, Setup, TimesliceSimulation, Traffic
+from speedwell.cluster.tables import Table
+from speedwell.controller.own_policies import POLICIES
+from speedwell.controller.policy.registry import Kind
+from speedwell.evaluation.experiment import Choices, Experiment, Result
+from speedwell.evaluation.results.report import Measure, text_of
+from speedwell.evaluation.results.statistics import mean_estimate
+from speedwell.sim import shallow_switch as port
+from speedwell.sim.timeslice_simulation import HOST_BPS, Conditions, Coordination, Setup, TimesliceSimulation, Traffic
 
 WARM_UP_SECONDS = 1.0
 LONGEST_SECONDS = 60.0

@@ -22,9 +22,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from cluster.errors import ClusterError
-from cluster.processes import log_tail
-from evaluation.replay.system import ReadReport
+from speedwell.cluster.errors import ClusterError
+from speedwell.cluster.processes import log_tail
+from speedwell.evaluation.replay.system import ReadReport
 
 STOP_TIMEOUT_SECONDS = 5.0
 

@@ -13,17 +13,17 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
-from cluster.tables import Table
-from controller.policy.reads.selection import PLUS
-from evaluation.papers.reads import WARM_UP, Task
-from evaluation.replay.experiment import parameters
-from evaluation.replay.scale import Scale
-from evaluation.results.results_file import ResultsFile
-from evaluation.results.statistics import Estimate, ratio_estimate
-from sim.given_paths import completion_seconds
-from sim.simulation import Delays, Simulation
-from sim.workload import Read
-from topo.emulation.settings import Settings
+from speedwell.cluster.tables import Table
+from speedwell.controller.policy.reads.selection import PLUS
+from speedwell.evaluation.papers.reads import WARM_UP, Task
+from speedwell.evaluation.replay.experiment import parameters
+from speedwell.evaluation.replay.scale import Scale
+from speedwell.evaluation.results.results_file import ResultsFile
+from speedwell.evaluation.results.statistics import Estimate, ratio_estimate
+from speedwell.sim.given_paths import completion_seconds
+from speedwell.sim.simulation import Delays, Simulation
+from speedwell.sim.workload import Read
+from speedwell.topo.emulation.settings import Settings
 
 ETHERNET_HEADER_BYTES = 14
 IP_AND_TCP_HEADER_BYTES = 20 + 20 + 12      # with TCP's time stamps

@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from cluster.errors import ClusterError
-from evaluation.emulation import Emulation
-from evaluation.experiment import Choices, Experiment
-from evaluation.hdfs import libraries
-from evaluation.hdfs.beside import speedwell_and_hdfs
-from evaluation.papers.reads import Task
-from evaluation.replay import agreement as agreeing
-from evaluation.replay.experiment import (
+from speedwell.cluster.errors import ClusterError
+from speedwell.evaluation.emulation import Emulation
+from speedwell.evaluation.experiment import Choices, Experiment
+from speedwell.evaluation.hdfs import libraries
+from speedwell.evaluation.hdfs.beside import speedwell_and_hdfs
+from speedwell.evaluation.papers.reads import Task
+from speedwell.evaluation.replay import agreement as agreeing
+from speedwell.evaluation.replay.experiment import (
     MOST_SWITCH_SHARE,
     System,
     emulated_tasks,
@@ -25,11 +25,11 @@ from evaluation.replay.experiment import (
     saturated,
     speedwell,
 )
-from evaluation.replay.scale import Scale
-from evaluation.replay.system import Progress
-from evaluation.results.output import Output, finish, progress_bar
-from evaluation.results.results_file import ResultsFile
-from topo.emulation import EmulationError
+from speedwell.evaluation.replay.scale import Scale
+from speedwell.evaluation.replay.system import Progress
+from speedwell.evaluation.results.output import Output, finish, progress_bar
+from speedwell.evaluation.results.results_file import ResultsFile
+from speedwell.topo.emulation import EmulationError
 
 HOST_MBPS = 8.0
 QUICK_SPEEDUP = 4.0

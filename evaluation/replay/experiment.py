@@ -13,21 +13,21 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from cluster import supervisor
-from cluster.errors import ClusterError
-from cluster.fabric_settings import DIRECTORY, read_settings
-from cluster.machine import busy_seconds, switch_cpu_seconds
-from evaluation.experiment import Choices, Experiment
-from evaluation.papers.mayflower import OTHER_METHODS
-from evaluation.papers.reads import Method, Task, summary
-from evaluation.replay.replay import Replayed, replay
-from evaluation.replay.scale import Scale, StoredFile, files_of
-from evaluation.replay.speedwell import Speedwell
-from evaluation.replay.system import Progress, SystemUnderTest
-from evaluation.results.results_file import ResultsFile
-from sim.errors import Overloaded
-from topo.emulation.settings import Settings
-from topo.fabric import Fabric
+from speedwell.cluster import supervisor
+from speedwell.cluster.errors import ClusterError
+from speedwell.cluster.fabric_settings import DIRECTORY, read_settings
+from speedwell.cluster.machine import busy_seconds, switch_cpu_seconds
+from speedwell.evaluation.experiment import Choices, Experiment
+from speedwell.evaluation.papers.mayflower import OTHER_METHODS
+from speedwell.evaluation.papers.reads import Method, Task, summary
+from speedwell.evaluation.replay.replay import Replayed, replay
+from speedwell.evaluation.replay.scale import Scale, StoredFile, files_of
+from speedwell.evaluation.replay.speedwell import Speedwell
+from speedwell.evaluation.replay.system import Progress, SystemUnderTest
+from speedwell.evaluation.results.results_file import ResultsFile
+from speedwell.sim.errors import Overloaded
+from speedwell.topo.emulation.settings import Settings
+from speedwell.topo.fabric import Fabric
 
 MOST_SWITCH_SHARE = 0.6
 """Of the machine's processors. Above it a run measures the processors, not the network."""

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass
 
-from cluster.errors import ClusterError
-from evaluation.papers.reads import Method
-from evaluation.replay.scale import file_of
-from evaluation.replay.system import ReadReport, SystemUnderTest
-from sim.errors import Overloaded
-from sim.workload import Read
+from speedwell.cluster.errors import ClusterError
+from speedwell.evaluation.papers.reads import Method
+from speedwell.evaluation.replay.scale import file_of
+from speedwell.evaluation.replay.system import ReadReport, SystemUnderTest
+from speedwell.sim.errors import Overloaded
+from speedwell.sim.workload import Read
 
 LEAD_SECONDS = 0.1
 MOST_RUNNING_PER_HOST = 8

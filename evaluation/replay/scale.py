@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import islice
 from random import Random
 
-from cluster.errors import InvalidSetting
-from evaluation.papers.reads import AGGREGATION_RATIO, HOST_BPS, Task
-from sim.workload import Read, Workload, generate
-from topo.fabric import Fabric, three_tier
+from speedwell.cluster.errors import InvalidSetting
+from speedwell.evaluation.papers.reads import AGGREGATION_RATIO, HOST_BPS, Task
+from speedwell.sim.workload import Read, Workload, generate
+from speedwell.topo.fabric import Fabric, three_tier
 
 PAPER_READ_BYTES = 256 << 20
 

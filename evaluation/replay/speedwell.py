@@ -11,17 +11,17 @@ from typing import Any
 
 import requests
 
-from cluster.controller_client import session
-from cluster.errors import ClusterError
-from evaluation.papers.reads import Method
-from evaluation.replay.agents import ReaderAgents
-from evaluation.replay.scale import StoredFile
-from evaluation.replay.system import Progress, ReadReport
-from fs.client import Client
-from fs.errors import AlreadyExists, SpeedwellError
-from fs.paths import parent
-from fs.proto.speedwell_pb2 import Attributes
-from topo.waiting import wait_for
+from speedwell.cluster.controller_client import session
+from speedwell.cluster.errors import ClusterError
+from speedwell.evaluation.papers.reads import Method
+from speedwell.evaluation.replay.agents import ReaderAgents
+from speedwell.evaluation.replay.scale import StoredFile
+from speedwell.evaluation.replay.system import Progress, ReadReport
+from speedwell.fs.client import Client
+from speedwell.fs.errors import AlreadyExists, SpeedwellError
+from speedwell.fs.paths import parent
+from speedwell.fs.proto.speedwell_pb2 import Attributes
+from speedwell.topo.waiting import wait_for
 
 STORING_THREADS = 4
 BLOCK_BYTES = 1 << 20
@@ -111,7 +111,7 @@ class Speedwell:
     # ------------------------------------------------------------------ private
 
     def _start_agents(self) -> ReaderAgents:
-        return ReaderAgents([sys.executable, "-m", "evaluation.replay.speedwell_agents"], self._cluster,
+        return ReaderAgents([sys.executable, "-m", "speedwell.evaluation.replay.speedwell_agents"], self._cluster,
                             Path(self._cluster["directory"]) / "logs" / "readers.log")
 
     def _make_directory(self, path: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The reading processes of the hosts for Speedwell itself: `python -m evaluation.replay.speedwell_agents`.
+"""The reading processes of the hosts for Speedwell itself: `python -m speedwell.evaluation.replay.speedwell_agents`.
 
 See `evaluation.replay.agents` for what it is told and answers; where no read is wanted the `kind` says what. One
 process imports everything, then forks one child for each host, which enters the host's network: 64 take a tenth of a
@@ -14,10 +14,10 @@ import threading
 import time
 from typing import Any
 
-from evaluation.flood import flood
-from fs.client import Client
-from fs.errors import SpeedwellError
-from topo.emulation import namespace
+from speedwell.evaluation.flood import flood
+from speedwell.fs.client import Client
+from speedwell.fs.errors import SpeedwellError
+from speedwell.topo.emulation import namespace
 
 PIECE_BYTES = 256 << 10
 CONTROLLER_TIMEOUT_SECONDS = 2.0

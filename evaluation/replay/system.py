@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from evaluation.papers.reads import Method
-from evaluation.replay.scale import StoredFile
+from speedwell.evaluation.papers.reads import Method
+from speedwell.evaluation.replay.scale import StoredFile
 
 Progress = Callable[[str], None]
 

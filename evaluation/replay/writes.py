@@ -22,25 +22,25 @@ from typing import Any
 import click
 import numpy as np
 
-from cluster.errors import ClusterError
-from cluster.fabric import FabricCluster
-from cluster.fabric_settings import read_settings
-from cluster.tables import Table
-from evaluation.emulation import Emulation
-from evaluation.experiment import Choices, Experiment
-from evaluation.papers.mayflower import MAYFLOWER
-from evaluation.papers.sinbad import PLUS, RACK_AWARE, SINBAD, WriteMethod
-from evaluation.papers.sinbad_paper import beside_the_paper
-from evaluation.placement_trial import counted
-from evaluation.replay.experiment import Meter, warm_up
-from evaluation.replay.scale import StoredFile
-from evaluation.replay.speedwell import Speedwell
-from evaluation.replay.system import ReadReport
-from evaluation.results.output import Output, finish, progress_bar
-from evaluation.results.report import Measure
-from fs.limits import LEAST_ADVISED_BYTES
-from topo.emulation import EmulationError
-from topo.fabric import Fabric, spine_leaf
+from speedwell.cluster.errors import ClusterError
+from speedwell.cluster.fabric import FabricCluster
+from speedwell.cluster.fabric_settings import read_settings
+from speedwell.cluster.tables import Table
+from speedwell.evaluation.emulation import Emulation
+from speedwell.evaluation.experiment import Choices, Experiment
+from speedwell.evaluation.papers.mayflower import MAYFLOWER
+from speedwell.evaluation.papers.sinbad import PLUS, RACK_AWARE, SINBAD, WriteMethod
+from speedwell.evaluation.papers.sinbad_paper import beside_the_paper
+from speedwell.evaluation.placement_trial import counted
+from speedwell.evaluation.replay.experiment import Meter, warm_up
+from speedwell.evaluation.replay.scale import StoredFile
+from speedwell.evaluation.replay.speedwell import Speedwell
+from speedwell.evaluation.replay.system import ReadReport
+from speedwell.evaluation.results.output import Output, finish, progress_bar
+from speedwell.evaluation.results.report import Measure
+from speedwell.fs.limits import LEAST_ADVISED_BYTES
+from speedwell.topo.emulation import EmulationError
+from speedwell.topo.fabric import Fabric, spine_leaf
 
 HOST_MBPS = 40.0
 """A write of 8 to 16 MiB then takes about as long as the paper's 256 MB at 1 Gbit/s."""

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cluster.tables import Table
-from sim.errors import InvalidSetting
+from speedwell.cluster.tables import Table
+from speedwell.sim.errors import InvalidSetting
 
 LEAST_CHANGE = 0.01
 """Where the earlier run had too few seeds for an interval, what differs by more has changed."""

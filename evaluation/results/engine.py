@@ -14,9 +14,9 @@ from typing import Any, Protocol, TypeVar
 
 from numba.core import event
 
-from controller.own_policies import failed_in
-from evaluation.results.results_file import ResultsFile
-from sim.errors import InvalidSetting, PolicyFailed
+from speedwell.controller.own_policies import failed_in
+from speedwell.evaluation.results.results_file import ResultsFile
+from speedwell.sim.errors import InvalidSetting, PolicyFailed
 
 CONNECT_SECONDS = 5
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from cluster.tables import Table
-    from evaluation.results.report import Layout
-    from evaluation.results.results_file import ResultsFile
+    from speedwell.cluster.tables import Table
+    from speedwell.evaluation.results.report import Layout
+    from speedwell.evaluation.results.results_file import ResultsFile
 
 F = TypeVar("F", bound=Callable[..., Any])
 Finished = Callable[[int], None]
@@ -63,7 +63,7 @@ class Output:
         """The file of results. Nothing is written, replaced or removed before the first of them is there; then the
         exact parameters, the versions that make them and the texts of the files `beside` are put beside it. Raises
         InvalidSetting."""
-        from evaluation.results.results_file import ResultsFile
+        from speedwell.evaluation.results.results_file import ResultsFile
 
         def begin() -> None:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ class Output:
 
     def check(self) -> None:
         """Raises InvalidSetting as `open` would."""
-        from evaluation.results.results_file import ResultsFile
+        from speedwell.evaluation.results.results_file import ResultsFile
 
         ResultsFile(self.file, self.resume, self.force)
 
@@ -111,8 +111,8 @@ def _manifest(parameters: dict[str, object]) -> str:
 def finish(layout: Layout, results: list[dict[str, Any]], output: Path,
            beside: Iterable[Table | str] = ()) -> None:
     """Write the table and the plot, and the tables and what stands `beside` them as Markdown; print them."""
-    from evaluation.results import report
-    from evaluation.results.plot import plot
+    from speedwell.evaluation.results import report
+    from speedwell.evaluation.results.plot import plot
 
     rows = report.rows_of(results, layout)
     report.write_csv(rows, output / "table.csv", layout)

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster.tables import Table
-from evaluation.experiment import named
-from evaluation.results.report import Layout, rows_of, tables_of
-from evaluation.results.results_file import read_results
-from sim.errors import InvalidSetting
+from speedwell.cluster.tables import Table
+from speedwell.evaluation.experiment import named
+from speedwell.evaluation.results.report import Layout, rows_of, tables_of
+from speedwell.evaluation.results.results_file import read_results
+from speedwell.sim.errors import InvalidSetting
 
 STYLE = """
 :root { color-scheme: light dark }

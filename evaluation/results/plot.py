@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evaluation.results.report import Layout, Measure, Row
-from evaluation.results.statistics import Estimate
+from speedwell.evaluation.results.report import Layout, Measure, Row
+from speedwell.evaluation.results.statistics import Estimate
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#8C6D1F")
 """Okabe and Ito's, which the colour-blind tell apart; their yellow, which white paper swallows, is darker here."""

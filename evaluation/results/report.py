@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cluster.tables import Table
-from evaluation.results.statistics import Estimate, mean_estimate, ratio_estimate
+from speedwell.cluster.tables import Table
+from speedwell.evaluation.results.statistics import Estimate, mean_estimate, ratio_estimate
 
 
 class Measure(NamedTuple):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InvalidSetting
+from speedwell.sim.errors import InvalidSetting
 
 
 class ResultsFile:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from fs import paths, units
-from fs.channel import Channel, ConnectionLost, MalformedFrame
-from fs.client.context import ClientContext, Writer
-from fs.coflows import Account
-from fs.errors import (
+from speedwell.fs import paths, units
+from speedwell.fs.channel import Channel, ConnectionLost, MalformedFrame
+from speedwell.fs.client.context import ClientContext, Writer
+from speedwell.fs.coflows import Account
+from speedwell.fs.errors import (
     AppendFailed,
     NoReplicaAvailable,
     NoSpace,
@@ -20,7 +20,7 @@ from fs.errors import (
     StaleFile,
     TooFewReplicas,
 )
-from fs.proto.speedwell_pb2 import (
+from speedwell.fs.proto.speedwell_pb2 import (
     BUSY,
     FENCED,
     IO_ERROR,
@@ -40,7 +40,7 @@ from fs.proto.speedwell_pb2 import (
     DataRequest,
     Replica,
 )
-from fs.tokens import WRITE, gives_no
+from speedwell.fs.tokens import WRITE, gives_no
 
 ANSWER_SECONDS = 30.0
 """Longer than a primary may wait for the appends of others and for a replica that does not answer."""

@@ -7,12 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 
-from fs.channel import MAX_APPEND_BYTES, Channel
-from fs.client.append_request import AppendRequests, Begun
-from fs.client.context import ClientContext
-from fs.errors import FileClosed, InvalidArgument, NameserverUnavailable, SpeedwellError
-from fs.limits import require_possible_length
-from fs.proto.speedwell_pb2 import Attributes
+from speedwell.fs.channel import MAX_APPEND_BYTES, Channel
+from speedwell.fs.client.append_request import AppendRequests, Begun
+from speedwell.fs.client.context import ClientContext
+from speedwell.fs.errors import FileClosed, InvalidArgument, NameserverUnavailable, SpeedwellError
+from speedwell.fs.limits import require_possible_length
+from speedwell.fs.proto.speedwell_pb2 import Attributes
 
 PIECE_BYTES = 4 << 20
 BUFFERED_BYTES = 16 << 20

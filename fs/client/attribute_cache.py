@@ -10,8 +10,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from fs import paths
-from fs.proto.speedwell_pb2 import Attributes
+from speedwell.fs import paths
+from speedwell.fs.proto.speedwell_pb2 import Attributes
 
 MAX_CHANGED = 4096
 

@@ -1,8 +1,8 @@
 """The blocks of an answer on the data channel, each with its sum."""
 
-from fs.channel import ConnectionLost
-from fs.checksums import BLOCK_BYTES, block_sum, blocks_of, unpack
-from fs.proto.speedwell_pb2 import DataReply
+from speedwell.fs.channel import ConnectionLost
+from speedwell.fs.checksums import BLOCK_BYTES, block_sum, blocks_of, unpack
+from speedwell.fs.proto.speedwell_pb2 import DataReply
 
 DIRECT_BYTES = 1 << 20
 

@@ -8,13 +8,13 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
-from fs.channel import Channel
-from fs.client.appender import Appender
-from fs.client.context import ClientContext
-from fs.client.plan import Source
-from fs.client.ranges import plan_parts, receiver_of
-from fs.client.receiver import RangeReceiver, Receiver
-from fs.proto.speedwell_pb2 import Attributes
+from speedwell.fs.channel import Channel
+from speedwell.fs.client.appender import Appender
+from speedwell.fs.client.context import ClientContext
+from speedwell.fs.client.plan import Source
+from speedwell.fs.client.ranges import plan_parts, receiver_of
+from speedwell.fs.client.receiver import RangeReceiver, Receiver
+from speedwell.fs.proto.speedwell_pb2 import Attributes
 
 Progress = Callable[[int], None]
 

@@ -2,10 +2,10 @@
 
 import threading
 
-from fs.client.context import ClientContext
-from fs.client.disk_cache import BLOCK_BYTES, DiskCache, block_key
-from fs.client.reader import Reader
-from fs.proto.speedwell_pb2 import Attributes
+from speedwell.fs.client.context import ClientContext
+from speedwell.fs.client.disk_cache import BLOCK_BYTES, DiskCache, block_key
+from speedwell.fs.client.reader import Reader
+from speedwell.fs.proto.speedwell_pb2 import Attributes
 
 
 class CachedReader(Reader):

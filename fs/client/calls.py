@@ -8,12 +8,12 @@ from typing import Any
 
 import grpc
 
-from fs import rpc
-from fs.addresses import parse_address
-from fs.channel import STALL_TIMEOUT_SECONDS, Channel, ConnectionLost, MalformedFrame, connect
-from fs.connections import ConnectionPool
-from fs.errors import FileClosed, NamespaceRebuilding
-from fs.proto import speedwell_pb2 as pb
+from speedwell.fs import rpc
+from speedwell.fs.addresses import parse_address
+from speedwell.fs.channel import STALL_TIMEOUT_SECONDS, Channel, ConnectionLost, MalformedFrame, connect
+from speedwell.fs.connections import ConnectionPool
+from speedwell.fs.errors import FileClosed, NamespaceRebuilding
+from speedwell.fs.proto import speedwell_pb2 as pb
 
 FRAMES_AGAIN_SECONDS = 10.0
 """How long gRPC serves alone after the frame port could not be reached (a firewall, say)."""
@@ -78,7 +78,7 @@ class Calls(FrameCalls):
         self._closed = False
 
     def call(self, method: str, request: Any, timeout_seconds: float) -> Any:
-        """The reply message. Raises what the nameserver answered (`fs.errors`), CallFailed, FileClosed."""
+        """The reply message. Raises what the nameserver answered (`speedwell.fs.errors`), CallFailed, FileClosed."""
         if self._closed:
             raise FileClosed("the client is closed")
         connected = self._connection(timeout_seconds)

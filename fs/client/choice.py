@@ -2,9 +2,9 @@
 
 import logging
 
-from fs.client.context import ClientContext
-from fs.errors import NoReplicaAvailable, ReadFailed, SpeedwellError, StaleFile
-from fs.proto.speedwell_pb2 import Attributes, Replica
+from speedwell.fs.client.context import ClientContext
+from speedwell.fs.errors import NoReplicaAvailable, ReadFailed, SpeedwellError, StaleFile
+from speedwell.fs.proto.speedwell_pb2 import Attributes, Replica
 
 log = logging.getLogger(__name__)
 

@@ -6,20 +6,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from fs import paths
-from fs.channel import ConnectionLost
-from fs.client.appender import Appender
-from fs.client.bulk import bytes_left, receive_file, send_file
-from fs.client.cached_reader import CachedReader
-from fs.client.context import DEFAULT_PARTS, ClientContext
-from fs.client.disk_cache import DEFAULT_CAPACITY_BYTES, DiskCache
-from fs.client.durability import force_to_disk
-from fs.client.links import follow
-from fs.client.metadata import MetadataClient
-from fs.client.metrics import Metrics
-from fs.client.reader import Reader
-from fs.client.version import Changes, publish_changes
-from fs.errors import (
+from speedwell.fs import paths
+from speedwell.fs.channel import ConnectionLost
+from speedwell.fs.client.appender import Appender
+from speedwell.fs.client.bulk import bytes_left, receive_file, send_file
+from speedwell.fs.client.cached_reader import CachedReader
+from speedwell.fs.client.context import DEFAULT_PARTS, ClientContext
+from speedwell.fs.client.disk_cache import DEFAULT_CAPACITY_BYTES, DiskCache
+from speedwell.fs.client.durability import force_to_disk
+from speedwell.fs.client.links import follow
+from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.client.metrics import Metrics
+from speedwell.fs.client.reader import Reader
+from speedwell.fs.client.version import Changes, publish_changes
+from speedwell.fs.errors import (
     FileClosed,
     InvalidArgument,
     IsADirectory,
@@ -29,8 +29,15 @@ from fs.errors import (
     NotSupported,
     SpeedwellError,
 )
-from fs.limits import LEAST_ADVISED_BYTES
-from fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, SYMBOLIC_LINK, Attributes, DirectoryEntry, StatisticsReply
+from speedwell.fs.limits import LEAST_ADVISED_BYTES
+from speedwell.fs.proto.speedwell_pb2 import (
+    DIRECTORY,
+    REGULAR,
+    SYMBOLIC_LINK,
+    Attributes,
+    DirectoryEntry,
+    StatisticsReply,
+)
 
 _ASKED_DATASERVERS = 3
 
@@ -53,7 +60,7 @@ class Client:
 
     Readers keep what they read in `cache_directory`, up to `cache_bytes`, if there is one; strong ones do not.
 
-    Paths are absolute, `str` or `bytes`. Methods raise the errors of `fs.errors`.
+    Paths are absolute, `str` or `bytes`. Methods raise the errors of `speedwell.fs.errors`.
     """
 
     def __init__(self, nameserver: str, *, controller: str | None = None, local_host: str | None = None,

@@ -9,16 +9,16 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from fs import coflows
-from fs.channel import Channel, ConnectionLost, MalformedFrame
-from fs.client.metadata import MetadataClient
-from fs.client.metrics import Metrics
-from fs.client.steering import Steering
-from fs.client.tokens import Tokens
-from fs.connections import ConnectionPool
-from fs.errors import InvalidArgument, SpeedwellError
-from fs.identification import Identified
-from fs.proto.speedwell_pb2 import Attributes, CheckOperation, DataReply, DataRequest, Replica
+from speedwell.fs import coflows
+from speedwell.fs.channel import Channel, ConnectionLost, MalformedFrame
+from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.client.metrics import Metrics
+from speedwell.fs.client.steering import Steering
+from speedwell.fs.client.tokens import Tokens
+from speedwell.fs.connections import ConnectionPool
+from speedwell.fs.errors import InvalidArgument, SpeedwellError
+from speedwell.fs.identification import Identified
+from speedwell.fs.proto.speedwell_pb2 import Attributes, CheckOperation, DataReply, DataRequest, Replica
 
 log = logging.getLogger(__name__)
 

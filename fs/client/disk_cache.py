@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from fs.checksums import EMPTY, SUM_BYTES, Data, extended, pack
-from fs.client.cache_order import LeastRecentlyUsed
-from fs.client.metrics import Metrics
-from fs.errors import InvalidArgument
+from speedwell.fs.checksums import EMPTY, SUM_BYTES, Data, extended, pack
+from speedwell.fs.client.cache_order import LeastRecentlyUsed
+from speedwell.fs.client.metrics import Metrics
+from speedwell.fs.errors import InvalidArgument
 
 log = logging.getLogger(__name__)
 

@@ -2,11 +2,11 @@
 
 import time
 
-from fs.channel import ConnectionLost, MalformedFrame
-from fs.client.context import ClientContext
-from fs.errors import NoSuchFile, SpeedwellError, StorageFailed
-from fs.proto.speedwell_pb2 import OK, TOKEN_REFUSED, Attributes, DataReply, DataRequest, SyncOperation
-from fs.tokens import WRITE
+from speedwell.fs.channel import ConnectionLost, MalformedFrame
+from speedwell.fs.client.context import ClientContext
+from speedwell.fs.errors import NoSuchFile, SpeedwellError, StorageFailed
+from speedwell.fs.proto.speedwell_pb2 import OK, TOKEN_REFUSED, Attributes, DataReply, DataRequest, SyncOperation
+from speedwell.fs.tokens import WRITE
 
 ANSWER_SECONDS = 60.0
 PATIENCE_SECONDS = 10.0

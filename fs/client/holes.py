@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from fs.channel import ConnectionLost, MalformedFrame
-from fs.client.context import ClientContext
-from fs.limits import MAX_HOLES
-from fs.proto.speedwell_pb2 import OK, TOKEN_REFUSED, Attributes, DataReply, DataRequest, HolesOperation
+from speedwell.fs.channel import ConnectionLost, MalformedFrame
+from speedwell.fs.client.context import ClientContext
+from speedwell.fs.limits import MAX_HOLES
+from speedwell.fs.proto.speedwell_pb2 import OK, TOKEN_REFUSED, Attributes, DataReply, DataRequest, HolesOperation
 
 ANSWER_SECONDS = 5.0
 

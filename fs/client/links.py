@@ -5,9 +5,9 @@ A target that begins with a slash leads from the filesystem's own root, whatever
 
 from typing import Protocol
 
-from fs import paths
-from fs.errors import NoSuchFile, NotADirectory, TooManySymbolicLinks
-from fs.proto.speedwell_pb2 import DIRECTORY, SYMBOLIC_LINK, Attributes
+from speedwell.fs import paths
+from speedwell.fs.errors import NoSuchFile, NotADirectory, TooManySymbolicLinks
+from speedwell.fs.proto.speedwell_pb2 import DIRECTORY, SYMBOLIC_LINK, Attributes
 
 MAX_FOLLOWED = 40
 """As on Linux."""

@@ -8,16 +8,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fs import paths
-from fs.client.attribute_cache import AttributeCache
-from fs.client.look_ahead import LookAhead
-from fs.client.nameservers import Nameservers
-from fs.client.operator_requests import OperatorRequests
-from fs.client.posix_metadata import PosixMetadata, message
-from fs.connections import Connector
-from fs.errors import InvalidArgument, NoSuchFile, SpeedwellError
-from fs.proto import speedwell_pb2 as pb
-from fs.proto.speedwell_pb2 import Attributes, DirectoryEntry, StatisticsReply
+from speedwell.fs import paths
+from speedwell.fs.client.attribute_cache import AttributeCache
+from speedwell.fs.client.look_ahead import LookAhead
+from speedwell.fs.client.nameservers import Nameservers
+from speedwell.fs.client.operator_requests import OperatorRequests
+from speedwell.fs.client.posix_metadata import PosixMetadata, message
+from speedwell.fs.connections import Connector
+from speedwell.fs.errors import InvalidArgument, NoSuchFile, SpeedwellError
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.proto.speedwell_pb2 import Attributes, DirectoryEntry, StatisticsReply
 
 LIST_PAGE = 1000
 
@@ -35,13 +35,13 @@ class MetadataClient(PosixMetadata, OperatorRequests):
 
     Thread-safe. Paths are `str | bytes`, absolute.
 
-    Every method raises the errors of `fs.errors`: those the nameserver answered, InvalidName or
+    Every method raises the errors of `speedwell.fs.errors`: those the nameserver answered, InvalidName or
     NameTooLong before anything is sent, NameserverUnavailable (with the address) when it does not answer.
     A call waits up to `call_timeout_seconds` for a nameserver that is away, and is sent again when its
     connection broke. A change happens once however often it is sent: it has an id that the nameserver knows again.
 
     Attributes that are returned may be shared with the cache: copy them before changing them. The cache
-    (`fs.client.attribute_cache`) holds up to `cache_entries` files for `cache_seconds`; 0 turns it off.
+    (`speedwell.fs.client.attribute_cache`) holds up to `cache_entries` files for `cache_seconds`; 0 turns it off.
     """
 
     def __init__(self, nameserver: str, cache_seconds: float = 1.0, *, cache_entries: int = 65536,
@@ -259,7 +259,7 @@ class MetadataClient(PosixMetadata, OperatorRequests):
 
     def remove(self, path: str | bytes, session: int = 0, uid: int | None = None) -> Attributes:
         """Remove one name of a file, for that user; returns its attributes then. With a `session`
-        (`fs.client.session`) a file that lost its last name lives until the session releases it.
+        (`speedwell.fs.client.session`) a file that lost its last name lives until the session releases it.
 
         Raises NoSuchFile, NotADirectory, IsADirectory.
         """

@@ -7,14 +7,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fs.addresses import parse_address
-from fs.channel import CONNECT_TIMEOUT_SECONDS, STALL_TIMEOUT_SECONDS, Channel, ConnectionLost, connect
-from fs.client.calls import CallFailed
-from fs.client.secure_calls import calls_to
-from fs.errors import NameserverUnavailable, NamespaceRebuilding, NotAuthenticated, NotLeader, SpeedwellError
-from fs.identity.known import identity_for
-from fs.proto import speedwell_pb2 as pb
-from fs.secure_channel import data_connector
+from speedwell.fs.addresses import parse_address
+from speedwell.fs.channel import CONNECT_TIMEOUT_SECONDS, STALL_TIMEOUT_SECONDS, Channel, ConnectionLost, connect
+from speedwell.fs.client.calls import CallFailed
+from speedwell.fs.client.secure_calls import calls_to
+from speedwell.fs.errors import (
+    NameserverUnavailable,
+    NamespaceRebuilding,
+    NotAuthenticated,
+    NotLeader,
+    SpeedwellError,
+)
+from speedwell.fs.identity.known import identity_for
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.secure_channel import data_connector
 
 RETRY_PAUSE_SECONDS = 0.05
 CALL_SECONDS = 5.0
@@ -114,7 +120,7 @@ class Nameservers:
     def connect_data(self, host: str, port: int, *, timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
                      stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS,
                      bound: socket.socket | None = None) -> Channel:
-        """Connect to a dataserver, as `fs.channel.connect`, or over TLS where the nameserver says so."""
+        """Connect to a dataserver, as `speedwell.fs.channel.connect`, or over TLS where the nameserver says so."""
         secured = self._connect_secured
         if secured is not None:
             try:

@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from fs.errors import NameserverUnavailable
-from fs.proto import speedwell_pb2 as pb
+from speedwell.fs.errors import NameserverUnavailable
+from speedwell.fs.proto import speedwell_pb2 as pb
 
 LOAD_BYTES = 256 << 10
 """Of records in one request."""
@@ -15,7 +15,7 @@ PATIENCE_SECONDS = 120.0
 
 
 class NamespaceCopies:
-    """A part of `fs.client.metadata.MetadataClient`, whose docstring says what holds for every method."""
+    """A part of `speedwell.fs.client.metadata.MetadataClient`, whose docstring says what holds for every method."""
 
     def dump(self) -> Iterator[pb.DumpReply]:
         """The whole namespace as it is now, part by part. Raises InvalidArgument if it lies still for a minute

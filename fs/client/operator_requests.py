@@ -4,11 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fs.proto import speedwell_pb2 as pb
+from speedwell.fs.proto import speedwell_pb2 as pb
 
 
 class OperatorRequests(ABC):
-    """A part of `fs.client.metadata.MetadataClient`; every method raises NameserverUnavailable too."""
+    """A part of `speedwell.fs.client.metadata.MetadataClient`; every method raises NameserverUnavailable too."""
 
     @abstractmethod
     def _call(self, method: str, request: Any) -> Any: ...

@@ -3,14 +3,22 @@
 import time
 from collections import deque
 
-from fs.channel import Channel, ConnectionLost
-from fs.checksums import BLOCK_BYTES
-from fs.client.blocks import Blocks
-from fs.client.choice import ReplicaChoice
-from fs.client.context import ClientContext
-from fs.client.plan import Source
-from fs.client.tokens import Tokens
-from fs.proto.speedwell_pb2 import NOT_FOUND, OK, TOKEN_REFUSED, Attributes, DataReply, DataRequest, ReadOperation
+from speedwell.fs.channel import Channel, ConnectionLost
+from speedwell.fs.checksums import BLOCK_BYTES
+from speedwell.fs.client.blocks import Blocks
+from speedwell.fs.client.choice import ReplicaChoice
+from speedwell.fs.client.context import ClientContext
+from speedwell.fs.client.plan import Source
+from speedwell.fs.client.tokens import Tokens
+from speedwell.fs.proto.speedwell_pb2 import (
+    NOT_FOUND,
+    OK,
+    TOKEN_REFUSED,
+    Attributes,
+    DataReply,
+    DataRequest,
+    ReadOperation,
+)
 
 RUN_BYTES = 256 << 10
 """So much is received and checked at a time: what came of a piece before a connection broke is not lost."""

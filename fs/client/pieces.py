@@ -2,7 +2,7 @@
 
 import heapq
 
-from fs.checksums import BLOCK_BYTES
+from speedwell.fs.checksums import BLOCK_BYTES
 
 WINDOW_BYTES = 8 << 20
 """How far ahead of its reader a piece may begin; so a range keeps at most a piece more than this."""

@@ -7,11 +7,11 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fs.channel import Channel
-from fs.client.context import ClientContext
-from fs.client.steering import FollowedPlacement, Placement, SteeredRead
-from fs.coflows import MIN_BYTES, Account, Coflows, new_id
-from fs.proto.speedwell_pb2 import Attributes, Replica
+from speedwell.fs.channel import Channel
+from speedwell.fs.client.context import ClientContext
+from speedwell.fs.client.steering import FollowedPlacement, Placement, SteeredRead
+from speedwell.fs.coflows import MIN_BYTES, Account, Coflows, new_id
+from speedwell.fs.proto.speedwell_pb2 import Attributes, Replica
 
 log = logging.getLogger(__name__)
 

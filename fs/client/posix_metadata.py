@@ -4,16 +4,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fs import paths
-from fs.client.attribute_cache import AttributeCache
-from fs.client.namespace_copies import NamespaceCopies
-from fs.errors import InvalidArgument
-from fs.proto import speedwell_pb2 as pb
-from fs.proto.speedwell_pb2 import Attributes
+from speedwell.fs import paths
+from speedwell.fs.client.attribute_cache import AttributeCache
+from speedwell.fs.client.namespace_copies import NamespaceCopies
+from speedwell.fs.errors import InvalidArgument
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.proto.speedwell_pb2 import Attributes
 
 
 class PosixMetadata(NamespaceCopies):
-    """Half of `fs.client.metadata.MetadataClient`, whose docstring says what holds for every method."""
+    """Half of `speedwell.fs.client.metadata.MetadataClient`, whose docstring says what holds for every method."""
 
     _cache: AttributeCache
 

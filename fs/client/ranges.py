@@ -1,10 +1,10 @@
 """Who brings a long range that is read in order: one replica, or several at once."""
 
-from fs.client.context import ClientContext
-from fs.client.plan import Followed, Source, plan_stream
-from fs.client.receiver import RangeReceiver, Receiver
-from fs.client.side_by_side import SideBySideReceiver
-from fs.proto.speedwell_pb2 import Attributes
+from speedwell.fs.client.context import ClientContext
+from speedwell.fs.client.plan import Followed, Source, plan_stream
+from speedwell.fs.client.receiver import RangeReceiver, Receiver
+from speedwell.fs.client.side_by_side import SideBySideReceiver
+from speedwell.fs.proto.speedwell_pb2 import Attributes
 
 
 def open_range(context: ClientContext, attributes: Attributes, offset: int, stop: int) -> Receiver:

@@ -4,15 +4,15 @@ import threading
 from collections.abc import Iterator
 from types import TracebackType
 
-from fs.client.context import ClientContext
-from fs.client.holes import Holes
-from fs.client.ranges import open_range
-from fs.client.receiver import RangeReceiver
-from fs.client.steering import SteeredRead
-from fs.client.stream import AHEAD_BYTES, ReadAhead
-from fs.client.strong import strong_length
-from fs.errors import FileClosed, InvalidArgument
-from fs.proto.speedwell_pb2 import Attributes
+from speedwell.fs.client.context import ClientContext
+from speedwell.fs.client.holes import Holes
+from speedwell.fs.client.ranges import open_range
+from speedwell.fs.client.receiver import RangeReceiver
+from speedwell.fs.client.steering import SteeredRead
+from speedwell.fs.client.stream import AHEAD_BYTES, ReadAhead
+from speedwell.fs.client.strong import strong_length
+from speedwell.fs.errors import FileClosed, InvalidArgument
+from speedwell.fs.proto.speedwell_pb2 import Attributes
 
 STREAM_AT_ONCE_BYTES = 64 * 1024
 """A first read of this size at the beginning of a file announces a sequential one."""

@@ -5,16 +5,16 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 
-from fs.channel import Channel, ConnectionLost, MalformedFrame
-from fs.checksums import BLOCK_BYTES, MAX_SUMS
-from fs.client.blocks import Blocks
-from fs.client.choice import ReplicaChoice
-from fs.client.context import ClientContext
-from fs.client.plan import Source, plan_range
-from fs.client.steering import SteeredRead
-from fs.errors import FileClosed
-from fs.local import LocalChannel
-from fs.proto.speedwell_pb2 import (
+from speedwell.fs.channel import Channel, ConnectionLost, MalformedFrame
+from speedwell.fs.checksums import BLOCK_BYTES, MAX_SUMS
+from speedwell.fs.client.blocks import Blocks
+from speedwell.fs.client.choice import ReplicaChoice
+from speedwell.fs.client.context import ClientContext
+from speedwell.fs.client.plan import Source, plan_range
+from speedwell.fs.client.steering import SteeredRead
+from speedwell.fs.errors import FileClosed
+from speedwell.fs.local import LocalChannel
+from speedwell.fs.proto.speedwell_pb2 import (
     NOT_FOUND,
     OK,
     TOKEN_REFUSED,

@@ -4,15 +4,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
-from fs.addresses import parse_address
-from fs.channel import ConnectionLost
-from fs.client.calls import CallFailed, Calls, FrameCalls
-from fs.connections import ConnectionPool
-from fs.errors import FileClosed, NamespaceRebuilding, NotAuthenticated
-from fs.identity.bundle import Identity
-from fs.identity.roles import NAMESERVER, READER
-from fs.proto import speedwell_pb2 as pb
-from fs.secure_channel import connect
+from speedwell.fs.addresses import parse_address
+from speedwell.fs.channel import ConnectionLost
+from speedwell.fs.client.calls import CallFailed, Calls, FrameCalls
+from speedwell.fs.connections import ConnectionPool
+from speedwell.fs.errors import FileClosed, NamespaceRebuilding, NotAuthenticated
+from speedwell.fs.identity.bundle import Identity
+from speedwell.fs.identity.roles import NAMESERVER, READER
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.secure_channel import connect
 
 
 class NameserverCalls(Protocol):
@@ -31,7 +31,7 @@ class NameserverCalls(Protocol):
 
 def calls_to(address: str, stall_timeout_seconds: float, identity: Identity | None, *, wait_until_there: bool = True,
              local_host: str | None = None) -> NameserverCalls:
-    """Of the kind that goes with the `identity`; the rest as `fs.client.calls.Calls` has it. Raises
+    """Of the kind that goes with the `identity`; the rest as `speedwell.fs.client.calls.Calls` has it. Raises
     InvalidArgument."""
     if identity is None:
         return Calls(address, stall_timeout_seconds, wait_until_there=wait_until_there, local_host=local_host)

@@ -5,8 +5,8 @@ import secrets
 import threading
 import time
 
-from fs.client.metadata import MetadataClient
-from fs.errors import LocksLost, SpeedwellError
+from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.errors import LocksLost, SpeedwellError
 
 log = logging.getLogger(__name__)
 

@@ -14,16 +14,16 @@ import threading
 import time
 from collections.abc import Sequence
 
-from fs.channel import ConnectionLost, MalformedFrame
-from fs.client.choice import ReplicaChoice
-from fs.client.context import ClientContext
-from fs.client.piece_stream import PieceStream
-from fs.client.pieces import Pieces
-from fs.client.plan import Followed, Source, plan_stream
-from fs.client.receiver import Receiver
-from fs.client.steering import NoNews, SteeredRead
-from fs.errors import FileClosed, SpeedwellError
-from fs.proto.speedwell_pb2 import Attributes
+from speedwell.fs.channel import ConnectionLost, MalformedFrame
+from speedwell.fs.client.choice import ReplicaChoice
+from speedwell.fs.client.context import ClientContext
+from speedwell.fs.client.piece_stream import PieceStream
+from speedwell.fs.client.pieces import Pieces
+from speedwell.fs.client.plan import Followed, Source, plan_stream
+from speedwell.fs.client.receiver import Receiver
+from speedwell.fs.client.steering import NoNews, SteeredRead
+from speedwell.fs.errors import FileClosed, SpeedwellError
+from speedwell.fs.proto.speedwell_pb2 import Attributes
 
 log = logging.getLogger(__name__)
 

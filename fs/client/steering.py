@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fs.client.metrics import Metrics
-from fs.controller import Controller
-from fs.errors import reason
-from fs.proto.speedwell_pb2 import Replica
+from speedwell.fs.client.metrics import Metrics
+from speedwell.fs.controller import Controller
+from speedwell.fs.errors import reason
+from speedwell.fs.proto.speedwell_pb2 import Replica
 
 log = logging.getLogger(__name__)
 

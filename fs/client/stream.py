@@ -7,7 +7,7 @@ fill it would cost a copy and two thread switches more.
 
 from collections import OrderedDict
 
-from fs.client.receiver import Receiver
+from speedwell.fs.client.receiver import Receiver
 
 AHEAD_BYTES = 4 << 20
 """A read that begins at most so far beyond the last one is still sequential: the kernel sends the requests

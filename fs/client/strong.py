@@ -5,11 +5,11 @@ Bytes before that length never change, and every replica of the set has them: th
 
 import time
 
-from fs.channel import ConnectionLost, MalformedFrame
-from fs.client.append_request import PATIENCE_SECONDS, PAUSE_SECONDS
-from fs.client.context import ClientContext
-from fs.errors import NoReplicaAvailable, NoSuchFile, ReadFailed, SpeedwellError, StaleFile
-from fs.proto.speedwell_pb2 import (
+from speedwell.fs.channel import ConnectionLost, MalformedFrame
+from speedwell.fs.client.append_request import PATIENCE_SECONDS, PAUSE_SECONDS
+from speedwell.fs.client.context import ClientContext
+from speedwell.fs.errors import NoReplicaAvailable, NoSuchFile, ReadFailed, SpeedwellError, StaleFile
+from speedwell.fs.proto.speedwell_pb2 import (
     NOT_FOUND,
     OK,
     TOKEN_REFUSED,

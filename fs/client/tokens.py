@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
-from fs import tokens
-from fs.client.metadata import MetadataClient
-from fs.errors import SpeedwellError, TokenRefused
-from fs.proto.speedwell_pb2 import Attributes, ProofKeyReply
-from fs.tokens import OPERATE, READ, WRITE, Claims
+from speedwell.fs import tokens
+from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.errors import SpeedwellError, TokenRefused
+from speedwell.fs.proto.speedwell_pb2 import Attributes, ProofKeyReply
+from speedwell.fs.tokens import OPERATE, READ, WRITE, Claims
 
 KEPT = 65536
 PAUSE_SECONDS = 5.0

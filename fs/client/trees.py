@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator
 
-from fs import paths
-from fs.client.client import Client
-from fs.errors import InvalidName
-from fs.proto.speedwell_pb2 import DIRECTORY, Attributes
+from speedwell.fs import paths
+from speedwell.fs.client.client import Client
+from speedwell.fs.errors import InvalidName
+from speedwell.fs.proto.speedwell_pb2 import DIRECTORY, Attributes
 
 
 def walk(client: Client, directory: bytes) -> Iterator[tuple[bytes, Attributes]]:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from fs import paths
-from fs.channel import Channel, ConnectionLost, MalformedFrame
-from fs.client.append_request import ANSWER_SECONDS, PATIENCE_SECONDS, PAUSE_SECONDS
-from fs.client.context import ClientContext
-from fs.errors import (
+from speedwell.fs import paths
+from speedwell.fs.channel import Channel, ConnectionLost, MalformedFrame
+from speedwell.fs.client.append_request import ANSWER_SECONDS, PATIENCE_SECONDS, PAUSE_SECONDS
+from speedwell.fs.client.context import ClientContext
+from speedwell.fs.errors import (
     InvalidArgument,
     LocksLost,
     NoReplicaAvailable,
@@ -24,8 +24,8 @@ from fs.errors import (
     TooFewReplicas,
     WriteFailed,
 )
-from fs.limits import require_possible_length
-from fs.proto.speedwell_pb2 import (
+from speedwell.fs.limits import require_possible_length
+from speedwell.fs.proto.speedwell_pb2 import (
     LOCKS_LOST,
     NO_SPACE,
     OK,
@@ -39,7 +39,7 @@ from fs.proto.speedwell_pb2 import (
     Replica,
     WriteOperation,
 )
-from fs.tokens import WRITE
+from speedwell.fs.tokens import WRITE
 
 Interval = tuple[int, int]
 """(offset of the first byte, offset after the last)"""

@@ -2,21 +2,21 @@
 
 from collections.abc import Iterator
 
-from fs.channel import MAX_APPEND_BYTES, Channel
-from fs.checksums import BLOCK_BYTES, blocks_of
-from fs.connections import ConnectionPool
-from fs.dataserver.append_log import Record
-from fs.dataserver.append_writer import AppendWriter
-from fs.dataserver.door import Door
-from fs.dataserver.exchange import MAX_EPOCH, answer, check_relay, follow, require_epoch
-from fs.dataserver.payload import Payload
-from fs.dataserver.primary import Primary
-from fs.dataserver.relay import Relay
-from fs.dataserver.store import MAX_CHUNKS_PER_APPEND, MAX_OFFSET, FileStore, check_file_id
-from fs.dataserver.stored_file import StoredFile
-from fs.dataserver.turns import RELAYED_TURN_SECONDS, Refused, cut, note, turn
-from fs.errors import InvalidArgument
-from fs.proto.speedwell_pb2 import (
+from speedwell.fs.channel import MAX_APPEND_BYTES, Channel
+from speedwell.fs.checksums import BLOCK_BYTES, blocks_of
+from speedwell.fs.connections import ConnectionPool
+from speedwell.fs.dataserver.append_log import Record
+from speedwell.fs.dataserver.append_writer import AppendWriter
+from speedwell.fs.dataserver.door import Door
+from speedwell.fs.dataserver.exchange import MAX_EPOCH, answer, check_relay, follow, require_epoch
+from speedwell.fs.dataserver.payload import Payload
+from speedwell.fs.dataserver.primary import Primary
+from speedwell.fs.dataserver.relay import Relay
+from speedwell.fs.dataserver.store import MAX_CHUNKS_PER_APPEND, MAX_OFFSET, FileStore, check_file_id
+from speedwell.fs.dataserver.stored_file import StoredFile
+from speedwell.fs.dataserver.turns import RELAYED_TURN_SECONDS, Refused, cut, note, turn
+from speedwell.fs.errors import InvalidArgument
+from speedwell.fs.proto.speedwell_pb2 import (
     OK,
     OUT_OF_DATE,
     AppendOperation,

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from fs.errors import StorageFailed
-from fs.proto.speedwell_pb2 import AppendRecord
+from speedwell.fs.errors import StorageFailed
+from speedwell.fs.proto.speedwell_pb2 import AppendRecord
 
 MAX_WRITERS = 1024
 """Of so many writers the last append to one file is remembered."""

@@ -4,11 +4,11 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from fs.checksums import BLOCK_BYTES, EMPTY, SUM_BYTES, digest, extended, pack
-from fs.dataserver.disk import disk_error, write_at
-from fs.dataserver.record import SMALL_BYTES, SMALL_DATA_AT
-from fs.dataserver.small_file import enlarge
-from fs.dataserver.stored_file import StoredFile
+from speedwell.fs.checksums import BLOCK_BYTES, EMPTY, SUM_BYTES, digest, extended, pack
+from speedwell.fs.dataserver.disk import disk_error, write_at
+from speedwell.fs.dataserver.record import SMALL_BYTES, SMALL_DATA_AT
+from speedwell.fs.dataserver.small_file import enlarge
+from speedwell.fs.dataserver.stored_file import StoredFile
 
 _ZEROS = bytes(BLOCK_BYTES)
 

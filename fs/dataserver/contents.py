@@ -4,12 +4,12 @@ import logging
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 
-from fs.checksums import blocks_of
-from fs.dataserver.quarantine import Quarantine
-from fs.dataserver.scrub import Scrubber
-from fs.dataserver.store import FileStore
-from fs.errors import NoSuchFile, SpeedwellError, StorageFailed
-from fs.proto.speedwell_pb2 import FileReport, VerifyOperation
+from speedwell.fs.checksums import blocks_of
+from speedwell.fs.dataserver.quarantine import Quarantine
+from speedwell.fs.dataserver.scrub import Scrubber
+from speedwell.fs.dataserver.store import FileStore
+from speedwell.fs.errors import NoSuchFile, SpeedwellError, StorageFailed
+from speedwell.fs.proto.speedwell_pb2 import FileReport, VerifyOperation
 
 log = logging.getLogger(__name__)
 

@@ -7,20 +7,20 @@ from pathlib import Path
 
 from google.protobuf.message import Message
 
-from fs.channel import ConnectionLost, MalformedFrame
-from fs.checksums import BLOCK_BYTES
-from fs.client.context import ClientContext
-from fs.client.metadata import MetadataClient
-from fs.client.receiver import RangeReceiver
-from fs.dataserver.append_log import Record
-from fs.dataserver.append_writer import AppendWriter
-from fs.dataserver.disk import disk_error
-from fs.dataserver.door import Door
-from fs.dataserver.pace import Pace
-from fs.dataserver.store import FileStore, check_file_id
-from fs.dataserver.stored_file import StoredFile
-from fs.errors import SpeedwellError, StorageFailed
-from fs.proto.speedwell_pb2 import (
+from speedwell.fs.channel import ConnectionLost, MalformedFrame
+from speedwell.fs.checksums import BLOCK_BYTES
+from speedwell.fs.client.context import ClientContext
+from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.client.receiver import RangeReceiver
+from speedwell.fs.dataserver.append_log import Record
+from speedwell.fs.dataserver.append_writer import AppendWriter
+from speedwell.fs.dataserver.disk import disk_error
+from speedwell.fs.dataserver.door import Door
+from speedwell.fs.dataserver.pace import Pace
+from speedwell.fs.dataserver.store import FileStore, check_file_id
+from speedwell.fs.dataserver.stored_file import StoredFile
+from speedwell.fs.errors import SpeedwellError, StorageFailed
+from speedwell.fs.proto.speedwell_pb2 import (
     NOT_FOUND,
     OK,
     OUT_OF_DATE,

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from fs.dataserver.directory import Directory, ForeignDirectory
-from fs.dataserver.stored_file import load
-from fs.errors import InvalidArgument, NoSpace, SpeedwellError, StorageFailed
-from fs.proto.speedwell_pb2 import DirectoryUse
+from speedwell.fs.dataserver.directory import Directory, ForeignDirectory
+from speedwell.fs.dataserver.stored_file import load
+from speedwell.fs.errors import InvalidArgument, NoSpace, SpeedwellError, StorageFailed
+from speedwell.fs.proto.speedwell_pb2 import DirectoryUse
 
 log = logging.getLogger(__name__)
 

@@ -19,11 +19,11 @@ from typing import TypeVar
 
 from crc32c import crc32c
 
-from fs.dataserver.disk import boot_id, disk_error, write_file
-from fs.dataserver.disk_rate import DiskRate
-from fs.dataserver.record import SMALL_SUFFIX
-from fs.errors import NoSpace, StorageFailed
-from fs.private_directory import keep_private
+from speedwell.fs.dataserver.disk import boot_id, disk_error, write_file
+from speedwell.fs.dataserver.disk_rate import DiskRate
+from speedwell.fs.dataserver.record import SMALL_SUFFIX
+from speedwell.fs.errors import NoSpace, StorageFailed
+from speedwell.fs.private_directory import keep_private
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import errno
 import os
 from pathlib import Path
 
-from fs.errors import NoSpace, StorageFailed
+from speedwell.fs.errors import NoSpace, StorageFailed
 
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from fs import tokens
-from fs.dataserver.lease import boot_seconds
-from fs.dataserver.store import FileStore
-from fs.errors import NotReady, StorageFailed, TokenRefused
-from fs.identity import files
-from fs.proto.speedwell_pb2 import Admission, DataRequest, ProofOperation, Replica
-from fs.tokens import NOT_OURS, OPERATE, READ, SERVE, WRITE, Claims, UnknownKey
+from speedwell.fs import tokens
+from speedwell.fs.dataserver.lease import boot_seconds
+from speedwell.fs.dataserver.store import FileStore
+from speedwell.fs.errors import NotReady, StorageFailed, TokenRefused
+from speedwell.fs.identity import files
+from speedwell.fs.proto.speedwell_pb2 import Admission, DataRequest, ProofOperation, Replica
+from speedwell.fs.tokens import NOT_OURS, OPERATE, READ, SERVE, WRITE, Claims, UnknownKey
 
 log = logging.getLogger(__name__)
 

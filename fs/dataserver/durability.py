@@ -13,11 +13,11 @@ import struct
 
 from crc32c import crc32c
 
-from fs.checksums import BLOCK_BYTES, EMPTY, block_sum, blocks_of, unpack
-from fs.dataserver.disk import disk_error, put, sync_directory
-from fs.dataserver.record import MAP_AT, SMALL_APPENDS_AT
-from fs.dataserver.stored_file import StoredFile, chunk_name
-from fs.errors import StorageFailed
+from speedwell.fs.checksums import BLOCK_BYTES, EMPTY, block_sum, blocks_of, unpack
+from speedwell.fs.dataserver.disk import disk_error, put, sync_directory
+from speedwell.fs.dataserver.record import MAP_AT, SMALL_APPENDS_AT
+from speedwell.fs.dataserver.stored_file import StoredFile, chunk_name
+from speedwell.fs.errors import StorageFailed
 
 _SLOT = struct.Struct(">QI")
 _SLOT_BYTES = 32

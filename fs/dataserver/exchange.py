@@ -1,20 +1,20 @@
 """What an append and a new version have in common: how a replica carries one out, and how either is answered.
 
 Two phases keep a change that fails invisible everywhere: first every live replica holds its bytes, then they all
-commit, the last one of the chain first. `fs.dataserver.primary` orders the changes of a file.
+commit, the last one of the chain first. `speedwell.fs.dataserver.primary` orders the changes of a file.
 """
 
 import logging
 from collections.abc import Callable, Collection, Iterator
 from typing import Protocol
 
-from fs.channel import Channel
-from fs.dataserver.payload import Payload
-from fs.dataserver.relay import Relay
-from fs.dataserver.stored_file import StoredFile
-from fs.dataserver.turns import Refused
-from fs.errors import InvalidArgument, NoSpace, NoSuchFile, StaleEpoch, StorageFailed
-from fs.proto.speedwell_pb2 import (
+from speedwell.fs.channel import Channel
+from speedwell.fs.dataserver.payload import Payload
+from speedwell.fs.dataserver.relay import Relay
+from speedwell.fs.dataserver.stored_file import StoredFile
+from speedwell.fs.dataserver.turns import Refused
+from speedwell.fs.errors import InvalidArgument, NoSpace, NoSuchFile, StaleEpoch, StorageFailed
+from speedwell.fs.proto.speedwell_pb2 import (
     IO_ERROR,
     NO_SPACE,
     NOT_FOUND,

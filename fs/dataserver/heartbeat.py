@@ -3,18 +3,18 @@
 import logging
 import threading
 
-from fs.dataserver.contents import Contents
-from fs.dataserver.copies import Copies
-from fs.dataserver.door import Door
-from fs.dataserver.durability import Policy
-from fs.dataserver.identity import Identity
-from fs.dataserver.lease import Lease
-from fs.dataserver.mirroring import Mirroring
-from fs.dataserver.nameserver_link import NameserverLink
-from fs.dataserver.quarantine import Quarantine
-from fs.dataserver.store import FileStore
-from fs.errors import FileClosed, InvalidArgument, SpeedwellError, WrongNamespace
-from fs.proto.speedwell_pb2 import HeartbeatRequest, Replica
+from speedwell.fs.dataserver.contents import Contents
+from speedwell.fs.dataserver.copies import Copies
+from speedwell.fs.dataserver.door import Door
+from speedwell.fs.dataserver.durability import Policy
+from speedwell.fs.dataserver.identity import Identity
+from speedwell.fs.dataserver.lease import Lease
+from speedwell.fs.dataserver.mirroring import Mirroring
+from speedwell.fs.dataserver.nameserver_link import NameserverLink
+from speedwell.fs.dataserver.quarantine import Quarantine
+from speedwell.fs.dataserver.store import FileStore
+from speedwell.fs.errors import FileClosed, InvalidArgument, SpeedwellError, WrongNamespace
+from speedwell.fs.proto.speedwell_pb2 import HeartbeatRequest, Replica
 
 log = logging.getLogger(__name__)
 

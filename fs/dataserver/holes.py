@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from itertools import chain, starmap
 
-from fs.checksums import BLOCK_BYTES, blocks_of, unpack
-from fs.dataserver import layout
-from fs.dataserver.layout import HOLE, Run
-from fs.dataserver.sparse import data_in
-from fs.dataserver.stored_file import StoredFile, parts
-from fs.errors import StorageFailed
+from speedwell.fs.checksums import BLOCK_BYTES, blocks_of, unpack
+from speedwell.fs.dataserver import layout
+from speedwell.fs.dataserver.layout import HOLE, Run
+from speedwell.fs.dataserver.sparse import data_in
+from speedwell.fs.dataserver.stored_file import StoredFile, parts
+from speedwell.fs.errors import StorageFailed
 
 
 def blocks_to_verify(file: StoredFile, committed: tuple[int, int]) -> Iterator[int]:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from fs.dataserver.disk import write_file
-from fs.errors import StorageFailed, WrongNamespace
-from fs.nameserver.provenance import UNKNOWN
-from fs.proto.speedwell_pb2 import HeartbeatReply, HeartbeatRequest
+from speedwell.fs.dataserver.disk import write_file
+from speedwell.fs.errors import StorageFailed, WrongNamespace
+from speedwell.fs.nameserver.provenance import UNKNOWN
+from speedwell.fs.proto.speedwell_pb2 import HeartbeatReply, HeartbeatRequest
 
 log = logging.getLogger(__name__)
 

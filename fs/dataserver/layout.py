@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from fs.checksums import BLOCK_BYTES, SUM_BYTES, blocks_of, pack
+from speedwell.fs.checksums import BLOCK_BYTES, SUM_BYTES, blocks_of, pack
 
 NATURAL = -1
 HOLE = -2

@@ -12,35 +12,35 @@ from typing import Any, NoReturn
 
 import click
 
-from fs import command_line, local, metrics, systemd, units
-from fs.addresses import parse_address
-from fs.coflows import configured, host_heartbeats
-from fs.command_line import Number
-from fs.config import config_option
-from fs.connections import ConnectionPool
-from fs.dataserver.copies import Copies
-from fs.dataserver.door import Door
-from fs.dataserver.heartbeat import Heartbeats
-from fs.dataserver.identity import Identity
-from fs.dataserver.lease import Lease
-from fs.dataserver.metrics import MeasuredDataServer, StateMetrics
-from fs.dataserver.mirror import Mirror
-from fs.dataserver.mirroring import Mirroring
-from fs.dataserver.nameserver_link import NameserverLink
-from fs.dataserver.office import Authority
-from fs.dataserver.pace import Pace
-from fs.dataserver.quarantine import DEFAULT_KEEP_SECONDS, Quarantine
-from fs.dataserver.scrub import Scrubber
-from fs.dataserver.store import FileStore
-from fs.dataserver.watch import Watch
-from fs.ending import run_to_the_end
-from fs.errors import InvalidArgument, reason
-from fs.identity.bundle import Identity as Certificate
-from fs.identity.roles import DATASERVER
-from fs.limits import MAX_KEEP_SECONDS
-from fs.option_types import Rate, Size
-from fs.proto.speedwell_pb2 import Replica
-from fs.secure_channel import data_connector
+from speedwell.fs import command_line, local, metrics, systemd, units
+from speedwell.fs.addresses import parse_address
+from speedwell.fs.coflows import configured, host_heartbeats
+from speedwell.fs.command_line import Number
+from speedwell.fs.config import config_option
+from speedwell.fs.connections import ConnectionPool
+from speedwell.fs.dataserver.copies import Copies
+from speedwell.fs.dataserver.door import Door
+from speedwell.fs.dataserver.heartbeat import Heartbeats
+from speedwell.fs.dataserver.identity import Identity
+from speedwell.fs.dataserver.lease import Lease
+from speedwell.fs.dataserver.metrics import MeasuredDataServer, StateMetrics
+from speedwell.fs.dataserver.mirror import Mirror
+from speedwell.fs.dataserver.mirroring import Mirroring
+from speedwell.fs.dataserver.nameserver_link import NameserverLink
+from speedwell.fs.dataserver.office import Authority
+from speedwell.fs.dataserver.pace import Pace
+from speedwell.fs.dataserver.quarantine import DEFAULT_KEEP_SECONDS, Quarantine
+from speedwell.fs.dataserver.scrub import Scrubber
+from speedwell.fs.dataserver.store import FileStore
+from speedwell.fs.dataserver.watch import Watch
+from speedwell.fs.ending import run_to_the_end
+from speedwell.fs.errors import InvalidArgument, reason
+from speedwell.fs.identity.bundle import Identity as Certificate
+from speedwell.fs.identity.roles import DATASERVER
+from speedwell.fs.limits import MAX_KEEP_SECONDS
+from speedwell.fs.option_types import Rate, Size
+from speedwell.fs.proto.speedwell_pb2 import Replica
+from speedwell.fs.secure_channel import data_connector
 
 STACK_BYTES = 256 * 1024
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}

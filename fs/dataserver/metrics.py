@@ -10,13 +10,13 @@ from prometheus_client import Counter, Summary
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fs.channel import Channel
-from fs.dataserver.door import Door
-from fs.dataserver.lease import Lease
-from fs.dataserver.server import DataServer
-from fs.dataserver.store import FileStore
-from fs.errors import StorageFailed
-from fs.proto.speedwell_pb2 import DataRequest
+from speedwell.fs.channel import Channel
+from speedwell.fs.dataserver.door import Door
+from speedwell.fs.dataserver.lease import Lease
+from speedwell.fs.dataserver.server import DataServer
+from speedwell.fs.dataserver.store import FileStore
+from speedwell.fs.errors import StorageFailed
+from speedwell.fs.proto.speedwell_pb2 import DataRequest
 
 
 class MeasuredDataServer(DataServer):

@@ -16,13 +16,13 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from fs.dataserver.disk import write_file
-from fs.errors import DatabaseDamaged, StorageFailed
-from fs.nameserver.holders import HOLDERS_KEY, Holders, decode_holders, position_message, position_of
-from fs.proto.speedwell_pb2 import MirrorReply, MirrorRequest, StorePosition
-from fs.store import Batch, LevelDBStore, Position
-from fs.store.journaled import HIDDEN_END, STATE_KEY
-from fs.store.records import MalformedRecord, decode_changes, decode_records, encode_changes
+from speedwell.fs.dataserver.disk import write_file
+from speedwell.fs.errors import DatabaseDamaged, StorageFailed
+from speedwell.fs.nameserver.holders import HOLDERS_KEY, Holders, decode_holders, position_message, position_of
+from speedwell.fs.proto.speedwell_pb2 import MirrorReply, MirrorRequest, StorePosition
+from speedwell.fs.store import Batch, LevelDBStore, Position
+from speedwell.fs.store.journaled import HIDDEN_END, STATE_KEY
+from speedwell.fs.store.records import MalformedRecord, decode_changes, decode_records, encode_changes
 
 log = logging.getLogger(__name__)
 

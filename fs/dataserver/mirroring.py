@@ -3,14 +3,14 @@
 import logging
 import threading
 
-from fs.client.calls import CallFailed
-from fs.client.secure_calls import calls_to
-from fs.dataserver.mirror import Mirror
-from fs.dataserver.nameserver_link import NameserverLink
-from fs.errors import DatabaseDamaged, FileClosed, SpeedwellError, StorageFailed
-from fs.nameserver.holders import Holders
-from fs.proto.speedwell_pb2 import HeartbeatReply, HeartbeatRequest, UploadMirrorRequest
-from fs.store.records import MalformedRecord
+from speedwell.fs.client.calls import CallFailed
+from speedwell.fs.client.secure_calls import calls_to
+from speedwell.fs.dataserver.mirror import Mirror
+from speedwell.fs.dataserver.nameserver_link import NameserverLink
+from speedwell.fs.errors import DatabaseDamaged, FileClosed, SpeedwellError, StorageFailed
+from speedwell.fs.nameserver.holders import Holders
+from speedwell.fs.proto.speedwell_pb2 import HeartbeatReply, HeartbeatRequest, UploadMirrorRequest
+from speedwell.fs.store.records import MalformedRecord
 
 log = logging.getLogger(__name__)
 

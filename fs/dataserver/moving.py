@@ -8,11 +8,11 @@ import contextlib
 import os
 import shutil
 
-from fs.dataserver.directory import Directory
-from fs.dataserver.disk import sync_directory
-from fs.dataserver.record import SMALL_SUFFIX
-from fs.dataserver.sparse import copy_sparse
-from fs.dataserver.stored_file import StoredFile
+from speedwell.fs.dataserver.directory import Directory
+from speedwell.fs.dataserver.disk import sync_directory
+from speedwell.fs.dataserver.record import SMALL_SUFFIX
+from speedwell.fs.dataserver.sparse import copy_sparse
+from speedwell.fs.dataserver.stored_file import StoredFile
 
 MOVED_BYTES = 256 << 20
 """A longer file stays: its appends wait meanwhile, and a primary waits for its followers for 10 s."""

@@ -4,11 +4,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from fs.client.calls import CallFailed
-from fs.client.secure_calls import calls_to
-from fs.errors import FileClosed, NameserverUnavailable, NotAuthenticated, NotLeader, SpeedwellError
-from fs.identity.bundle import Identity
-from fs.proto.speedwell_pb2 import (
+from speedwell.fs.client.calls import CallFailed
+from speedwell.fs.client.secure_calls import calls_to
+from speedwell.fs.errors import FileClosed, NameserverUnavailable, NotAuthenticated, NotLeader, SpeedwellError
+from speedwell.fs.identity.bundle import Identity
+from speedwell.fs.proto.speedwell_pb2 import (
     Attributes,
     ChangeReplicasReply,
     ChangeReplicasRequest,

@@ -8,16 +8,16 @@ import logging
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from fs.dataserver.disk import disk_error
-from fs.dataserver.durability import Policy
-from fs.dataserver.layout import hole_bytes
-from fs.dataserver.lease import Lease
-from fs.dataserver.nameserver_link import NameserverLink
-from fs.dataserver.ordering import ReplicaSet
-from fs.dataserver.peers import Peers
-from fs.dataserver.stored_file import StoredFile
-from fs.dataserver.turns import Refused
-from fs.errors import (
+from speedwell.fs.dataserver.disk import disk_error
+from speedwell.fs.dataserver.durability import Policy
+from speedwell.fs.dataserver.layout import hole_bytes
+from speedwell.fs.dataserver.lease import Lease
+from speedwell.fs.dataserver.nameserver_link import NameserverLink
+from speedwell.fs.dataserver.ordering import ReplicaSet
+from speedwell.fs.dataserver.peers import Peers
+from speedwell.fs.dataserver.stored_file import StoredFile
+from speedwell.fs.dataserver.turns import Refused
+from speedwell.fs.errors import (
     NameserverUnavailable,
     NoReplicaAvailable,
     NoSuchFile,
@@ -28,7 +28,7 @@ from fs.errors import (
     Superseded,
     TooFewReplicas,
 )
-from fs.proto.speedwell_pb2 import (
+from speedwell.fs.proto.speedwell_pb2 import (
     FENCED,
     NOT_FOUND,
     STALE,
@@ -39,7 +39,7 @@ from fs.proto.speedwell_pb2 import (
     Replica,
     Status,
 )
-from fs.units import counted
+from speedwell.fs.units import counted
 
 log = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fs.channel import Channel
-from fs.dataserver.append_log import AppendLog, Write
-from fs.proto.speedwell_pb2 import Replica
+from speedwell.fs.channel import Channel
+from speedwell.fs.dataserver.append_log import AppendLog, Write
+from speedwell.fs.proto.speedwell_pb2 import Replica
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from fs.channel import Channel
+from speedwell.fs.channel import Channel
 
 PIECE_BYTES = 256 * 1024
 

@@ -5,17 +5,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from fs.channel import Channel, ConnectionLost, MalformedFrame
-from fs.checksums import BLOCK_BYTES, blocks_of, digest
-from fs.connections import ConnectionPool
-from fs.dataserver.append_log import Record
-from fs.dataserver.door import Door
-from fs.dataserver.payload import Payload
-from fs.dataserver.relay import Relay
-from fs.dataserver.stored_file import StoredFile
-from fs.dataserver.turns import Refused
-from fs.errors import NoSpace, StaleEpoch, StorageFailed
-from fs.proto.speedwell_pb2 import (
+from speedwell.fs.channel import Channel, ConnectionLost, MalformedFrame
+from speedwell.fs.checksums import BLOCK_BYTES, blocks_of, digest
+from speedwell.fs.connections import ConnectionPool
+from speedwell.fs.dataserver.append_log import Record
+from speedwell.fs.dataserver.door import Door
+from speedwell.fs.dataserver.payload import Payload
+from speedwell.fs.dataserver.relay import Relay
+from speedwell.fs.dataserver.stored_file import StoredFile
+from speedwell.fs.dataserver.turns import Refused
+from speedwell.fs.errors import NoSpace, StaleEpoch, StorageFailed
+from speedwell.fs.proto.speedwell_pb2 import (
     BUSY,
     IO_ERROR,
     NOT_FOUND,

@@ -9,26 +9,26 @@ After PacificA (Lin et al., 2008): the primary commits last, so a reader never s
 import logging
 from collections.abc import Callable, Collection, Iterable
 
-from fs.channel import Channel
-from fs.checksums import BLOCK_BYTES
-from fs.connections import ConnectionPool
-from fs.dataserver.append_log import Record
-from fs.dataserver.append_writer import AppendWriter
-from fs.dataserver.door import Door
-from fs.dataserver.durability import sync
-from fs.dataserver.exchange import Writer, require_epoch
-from fs.dataserver.office import Authority, Office
-from fs.dataserver.ordering import ReplicaSet
-from fs.dataserver.payload import Payload
-from fs.dataserver.peers import Peer, Peers
-from fs.dataserver.relay import Relay
-from fs.dataserver.store import FileStore
-from fs.dataserver.stored_file import StoredFile
-from fs.dataserver.turns import TURN_SECONDS, Refused, cut, note, turn
-from fs.errors import (
+from speedwell.fs.channel import Channel
+from speedwell.fs.checksums import BLOCK_BYTES
+from speedwell.fs.connections import ConnectionPool
+from speedwell.fs.dataserver.append_log import Record
+from speedwell.fs.dataserver.append_writer import AppendWriter
+from speedwell.fs.dataserver.door import Door
+from speedwell.fs.dataserver.durability import sync
+from speedwell.fs.dataserver.exchange import Writer, require_epoch
+from speedwell.fs.dataserver.office import Authority, Office
+from speedwell.fs.dataserver.ordering import ReplicaSet
+from speedwell.fs.dataserver.payload import Payload
+from speedwell.fs.dataserver.peers import Peer, Peers
+from speedwell.fs.dataserver.relay import Relay
+from speedwell.fs.dataserver.store import FileStore
+from speedwell.fs.dataserver.stored_file import StoredFile
+from speedwell.fs.dataserver.turns import TURN_SECONDS, Refused, cut, note, turn
+from speedwell.fs.errors import (
     StorageFailed,
 )
-from fs.proto.speedwell_pb2 import (
+from speedwell.fs.proto.speedwell_pb2 import (
     BUSY,
     FENCED,
     IO_ERROR,

@@ -14,12 +14,12 @@ import threading
 import time
 from pathlib import Path
 
-from fs.dataserver.disk import disk_error, write_file
-from fs.dataserver.record import SMALL_SUFFIX
-from fs.dataserver.store import FileStore
-from fs.dataserver.stored_file import load
-from fs.errors import SpeedwellError
-from fs.proto.speedwell_pb2 import FileReport
+from speedwell.fs.dataserver.disk import disk_error, write_file
+from speedwell.fs.dataserver.record import SMALL_SUFFIX
+from speedwell.fs.dataserver.store import FileStore
+from speedwell.fs.dataserver.stored_file import load
+from speedwell.fs.errors import SpeedwellError
+from speedwell.fs.proto.speedwell_pb2 import FileReport
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ A directory's `meta` has the appends and, of a version made from another, the ma
 
 import os
 
-from fs.dataserver import layout
-from fs.dataserver.disk import put
-from fs.dataserver.layout import Runs
+from speedwell.fs.dataserver import layout
+from speedwell.fs.dataserver.disk import put
+from speedwell.fs.dataserver.layout import Runs
 
 DESCRIPTION_BYTES = 32 * 1024
 APPENDS_AT = DESCRIPTION_BYTES

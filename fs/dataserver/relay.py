@@ -8,12 +8,12 @@ the end of the chain first and at the primary last: what the primary shows, all 
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
-from fs.channel import Channel, ConnectionLost, MalformedFrame
-from fs.coflows import Account, configured
-from fs.connections import ConnectionPool
-from fs.dataserver.door import Door
-from fs.errors import NoSpace, StaleEpoch
-from fs.proto.speedwell_pb2 import (
+from speedwell.fs.channel import Channel, ConnectionLost, MalformedFrame
+from speedwell.fs.coflows import Account, configured
+from speedwell.fs.connections import ConnectionPool
+from speedwell.fs.dataserver.door import Door
+from speedwell.fs.errors import NoSpace, StaleEpoch
+from speedwell.fs.proto.speedwell_pb2 import (
     NO_SPACE,
     OK,
     OUT_OF_DATE,

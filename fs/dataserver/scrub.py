@@ -11,16 +11,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
-from fs.channel import Channel, ConnectionLost, MalformedFrame
-from fs.checksums import BLOCK_BYTES, SUM_BYTES, block_sum, blocks_of, pack, unpack
-from fs.connections import ConnectionPool
-from fs.dataserver.disk import write_at
-from fs.dataserver.door import Door
-from fs.dataserver.holes import blocks_to_verify
-from fs.dataserver.store import FileStore, check_file_id
-from fs.dataserver.stored_file import StoredFile, head
-from fs.errors import NoSuchFile, SpeedwellError, StorageFailed
-from fs.proto.speedwell_pb2 import OK, Attributes, DataReply, DataRequest, ReadOperation, Replica
+from speedwell.fs.channel import Channel, ConnectionLost, MalformedFrame
+from speedwell.fs.checksums import BLOCK_BYTES, SUM_BYTES, block_sum, blocks_of, pack, unpack
+from speedwell.fs.connections import ConnectionPool
+from speedwell.fs.dataserver.disk import write_at
+from speedwell.fs.dataserver.door import Door
+from speedwell.fs.dataserver.holes import blocks_to_verify
+from speedwell.fs.dataserver.store import FileStore, check_file_id
+from speedwell.fs.dataserver.stored_file import StoredFile, head
+from speedwell.fs.errors import NoSuchFile, SpeedwellError, StorageFailed
+from speedwell.fs.proto.speedwell_pb2 import OK, Attributes, DataReply, DataRequest, ReadOperation, Replica
 
 log = logging.getLogger(__name__)
 

@@ -8,28 +8,28 @@ from itertools import islice
 
 from google.protobuf.message import Message
 
-from fs.channel import Channel, ConnectionLost
-from fs.checksums import BLOCK_BYTES, MAX_SUMS, blocks_of
-from fs.connections import ConnectionPool
-from fs.dataserver.append import Appends
-from fs.dataserver.contents import MAX_INVENTORY, inventory, verify
-from fs.dataserver.door import Door
-from fs.dataserver.holes import holes
-from fs.dataserver.identity import Identity
-from fs.dataserver.office import Authority
-from fs.dataserver.pace import SLICE_BYTES, Pace
-from fs.dataserver.primary import Primary
-from fs.dataserver.quarantine import Quarantine
-from fs.dataserver.scrub import Scrubber
-from fs.dataserver.store import MAX_OFFSET, FileStore
-from fs.dataserver.stored_file import StoredFile
-from fs.dataserver.versions import Versions
-from fs.errors import InvalidArgument, NoSuchFile, NotReady, SpeedwellError, StorageFailed, TokenRefused
-from fs.frame_server import IDLE_SECONDS, LINGER_BYTES, SEND_STALL_SECONDS, FrameServer
-from fs.identity.bundle import Identity as Certificate
-from fs.limits import MAX_HOLES
-from fs.local import MAX_DESCRIPTORS, send_descriptors
-from fs.proto.speedwell_pb2 import (
+from speedwell.fs.channel import Channel, ConnectionLost
+from speedwell.fs.checksums import BLOCK_BYTES, MAX_SUMS, blocks_of
+from speedwell.fs.connections import ConnectionPool
+from speedwell.fs.dataserver.append import Appends
+from speedwell.fs.dataserver.contents import MAX_INVENTORY, inventory, verify
+from speedwell.fs.dataserver.door import Door
+from speedwell.fs.dataserver.holes import holes
+from speedwell.fs.dataserver.identity import Identity
+from speedwell.fs.dataserver.office import Authority
+from speedwell.fs.dataserver.pace import SLICE_BYTES, Pace
+from speedwell.fs.dataserver.primary import Primary
+from speedwell.fs.dataserver.quarantine import Quarantine
+from speedwell.fs.dataserver.scrub import Scrubber
+from speedwell.fs.dataserver.store import MAX_OFFSET, FileStore
+from speedwell.fs.dataserver.stored_file import StoredFile
+from speedwell.fs.dataserver.versions import Versions
+from speedwell.fs.errors import InvalidArgument, NoSuchFile, NotReady, SpeedwellError, StorageFailed, TokenRefused
+from speedwell.fs.frame_server import IDLE_SECONDS, LINGER_BYTES, SEND_STALL_SECONDS, FrameServer
+from speedwell.fs.identity.bundle import Identity as Certificate
+from speedwell.fs.limits import MAX_HOLES
+from speedwell.fs.local import MAX_DESCRIPTORS, send_descriptors
+from speedwell.fs.proto.speedwell_pb2 import (
     INVALID,
     IO_ERROR,
     NOT_FOUND,
@@ -48,8 +48,8 @@ from fs.proto.speedwell_pb2 import (
     ReadOperation,
     VerifyOperation,
 )
-from fs.secure_channel import SecureChannel, data_connector
-from fs.tokens import NONCE_BYTES
+from speedwell.fs.secure_channel import SecureChannel, data_connector
+from speedwell.fs.tokens import NONCE_BYTES
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ import os
 import shutil
 import threading
 
-from fs.checksums import SUM_BYTES, blocks_of
-from fs.dataserver.disk import write_file
-from fs.dataserver.record import SMALL_DATA_AT, SMALL_SUMS_AT, write_meta
-from fs.dataserver.stored_file import StoredFile
+from speedwell.fs.checksums import SUM_BYTES, blocks_of
+from speedwell.fs.dataserver.disk import write_file
+from speedwell.fs.dataserver.record import SMALL_DATA_AT, SMALL_SUMS_AT, write_meta
+from speedwell.fs.dataserver.stored_file import StoredFile
 
 _enlarging = threading.Lock()
 

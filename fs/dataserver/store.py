@@ -16,16 +16,16 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fs.dataserver.directories import Directories
-from fs.dataserver.directory import FILE_ID, Directory
-from fs.dataserver.disk import begin_file, boot_id, disk_error, write_file
-from fs.dataserver.durability import recover
-from fs.dataserver.lease import boot_seconds
-from fs.dataserver.moving import MOVED_BYTES, copy_to, used_bytes
-from fs.dataserver.record import SMALL_BYTES, SMALL_DESCRIPTION_BYTES, SMALL_SUFFIX
-from fs.dataserver.stored_file import StoredFile, load
-from fs.errors import InvalidArgument, NoSpace, NoSuchFile, SpeedwellError, StorageFailed
-from fs.proto.speedwell_pb2 import FileLength
+from speedwell.fs.dataserver.directories import Directories
+from speedwell.fs.dataserver.directory import FILE_ID, Directory
+from speedwell.fs.dataserver.disk import begin_file, boot_id, disk_error, write_file
+from speedwell.fs.dataserver.durability import recover
+from speedwell.fs.dataserver.lease import boot_seconds
+from speedwell.fs.dataserver.moving import MOVED_BYTES, copy_to, used_bytes
+from speedwell.fs.dataserver.record import SMALL_BYTES, SMALL_DESCRIPTION_BYTES, SMALL_SUFFIX
+from speedwell.fs.dataserver.stored_file import StoredFile, load
+from speedwell.fs.errors import InvalidArgument, NoSpace, NoSuchFile, SpeedwellError, StorageFailed
+from speedwell.fs.proto.speedwell_pb2 import FileLength
 
 log = logging.getLogger(__name__)
 

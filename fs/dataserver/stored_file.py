@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
-from fs.checksums import (
+from speedwell.fs.checksums import (
     BLOCK_BYTES,
     EMPTY,
     SUM_BYTES,
@@ -28,12 +28,12 @@ from fs.checksums import (
     pack,
     unpack,
 )
-from fs.dataserver import layout
-from fs.dataserver.append_log import LOG_BYTES
-from fs.dataserver.disk import put
-from fs.dataserver.layout import HOLE, NATURAL, Run, Runs
-from fs.dataserver.ordering import Ordering
-from fs.dataserver.record import (
+from speedwell.fs.dataserver import layout
+from speedwell.fs.dataserver.append_log import LOG_BYTES
+from speedwell.fs.dataserver.disk import put
+from speedwell.fs.dataserver.layout import HOLE, NATURAL, Run, Runs
+from speedwell.fs.dataserver.ordering import Ordering
+from speedwell.fs.dataserver.record import (
     APPENDS_AT,
     DESCRIPTION_BYTES,
     MAP_AT,
@@ -43,9 +43,9 @@ from fs.dataserver.record import (
     SMALL_SUFFIX,
     SMALL_SUMS_AT,
 )
-from fs.dataserver.sparse import ZEROS_BYTES, data_in, zeros
-from fs.errors import NoSuchFile, StorageFailed
-from fs.group_commit import GroupCommit
+from speedwell.fs.dataserver.sparse import ZEROS_BYTES, data_in, zeros
+from speedwell.fs.errors import NoSuchFile, StorageFailed
+from speedwell.fs.group_commit import GroupCommit
 
 LENGTH_DIGITS = 20
 SEALED_BYTES = LENGTH_DIGITS + 10    # of the head, before its CRC

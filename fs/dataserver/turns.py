@@ -4,12 +4,12 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from fs.channel import Channel
-from fs.dataserver.append_log import Record
-from fs.dataserver.disk import disk_error
-from fs.dataserver.stored_file import StoredFile
-from fs.errors import SpeedwellError, StorageFailed
-from fs.proto.speedwell_pb2 import BUSY, Status
+from speedwell.fs.channel import Channel
+from speedwell.fs.dataserver.append_log import Record
+from speedwell.fs.dataserver.disk import disk_error
+from speedwell.fs.dataserver.stored_file import StoredFile
+from speedwell.fs.errors import SpeedwellError, StorageFailed
+from speedwell.fs.proto.speedwell_pb2 import BUSY, Status
 
 log = logging.getLogger(__name__)
 

@@ -12,15 +12,15 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from fs.checksums import BLOCK_BYTES, EMPTY, SUM_BYTES, block_sum, blocks_of, pack, unpack
-from fs.dataserver import layout
-from fs.dataserver.disk import disk_error
-from fs.dataserver.layout import HOLE, NATURAL, Run, Runs
-from fs.dataserver.record import write_meta
-from fs.dataserver.small_file import enlarge
-from fs.dataserver.sparse import copy_sparse
-from fs.dataserver.store import FileStore
-from fs.dataserver.stored_file import StoredFile, patch_name
+from speedwell.fs.checksums import BLOCK_BYTES, EMPTY, SUM_BYTES, block_sum, blocks_of, pack, unpack
+from speedwell.fs.dataserver import layout
+from speedwell.fs.dataserver.disk import disk_error
+from speedwell.fs.dataserver.layout import HOLE, NATURAL, Run, Runs
+from speedwell.fs.dataserver.record import write_meta
+from speedwell.fs.dataserver.small_file import enlarge
+from speedwell.fs.dataserver.sparse import copy_sparse
+from speedwell.fs.dataserver.store import FileStore
+from speedwell.fs.dataserver.stored_file import StoredFile, patch_name
 
 MAX_SOURCES = 12
 """So many patches, and chunk files of earlier versions, a version shares before small ones are joined: to link one

@@ -7,20 +7,28 @@ a version before the nameserver has published it, which the primary has it do be
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from fs.channel import Channel
-from fs.connections import ConnectionPool
-from fs.dataserver.door import Door
-from fs.dataserver.exchange import answer, check_relay, follow, require_epoch
-from fs.dataserver.payload import Payload
-from fs.dataserver.primary import Primary
-from fs.dataserver.relay import Relay
-from fs.dataserver.store import MAX_OFFSET, FileStore, check_file_id
-from fs.dataserver.stored_file import StoredFile
-from fs.dataserver.turns import RELAYED_TURN_SECONDS, TURN_SECONDS, Refused, turn
-from fs.dataserver.version_writer import ByteRange, Change, VersionWriter
-from fs.errors import InvalidArgument, LocksLost, QuotaExceeded
-from fs.limits import MAX_FILE_BYTES
-from fs.proto.speedwell_pb2 import LOCKS_LOST, OK, OUT_OF_DATE, QUOTA_EXCEEDED, DataReply, Range, WriteOperation
+from speedwell.fs.channel import Channel
+from speedwell.fs.connections import ConnectionPool
+from speedwell.fs.dataserver.door import Door
+from speedwell.fs.dataserver.exchange import answer, check_relay, follow, require_epoch
+from speedwell.fs.dataserver.payload import Payload
+from speedwell.fs.dataserver.primary import Primary
+from speedwell.fs.dataserver.relay import Relay
+from speedwell.fs.dataserver.store import MAX_OFFSET, FileStore, check_file_id
+from speedwell.fs.dataserver.stored_file import StoredFile
+from speedwell.fs.dataserver.turns import RELAYED_TURN_SECONDS, TURN_SECONDS, Refused, turn
+from speedwell.fs.dataserver.version_writer import ByteRange, Change, VersionWriter
+from speedwell.fs.errors import InvalidArgument, LocksLost, QuotaExceeded
+from speedwell.fs.limits import MAX_FILE_BYTES
+from speedwell.fs.proto.speedwell_pb2 import (
+    LOCKS_LOST,
+    OK,
+    OUT_OF_DATE,
+    QUOTA_EXCEEDED,
+    DataReply,
+    Range,
+    WriteOperation,
+)
 
 MAX_RANGES = 65536
 

@@ -8,8 +8,8 @@ import logging
 import threading
 from collections.abc import Callable
 
-from fs.dataserver.directories import Directories
-from fs.dataserver.directory import DiskHangs
+from speedwell.fs.dataserver.directories import Directories
+from speedwell.fs.dataserver.directory import DiskHangs
 
 log = logging.getLogger(__name__)
 

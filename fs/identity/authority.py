@@ -6,7 +6,7 @@
                                them and nothing else, as Open vSwitch looks at no more than who has signed
     DIRECTORY/revoked.crl      what etcd knows of revoked certificates
     DIRECTORY/issued.json      every certificate that it has issued and that is still valid, and how long new ones are
-    DIRECTORY/NAME/            what the process NAME gets with `--identity` (`fs.identity.bundle`)
+    DIRECTORY/NAME/            what the process NAME gets with `--identity` (`speedwell.fs.identity.bundle`)
 
 Keys are ECDSA on P-256, which OpenSSL, gRPC and Open vSwitch take.
 """
@@ -25,11 +25,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fs.errors import IdentityError
-from fs.identity import bearer, files, register
-from fs.identity.register import CLOCK_SKEW_SECONDS, Certificate
-from fs.identity.roles import CONTROLLER, ETCD, SCOPED, SERVERS, SWITCH, checked_name, checked_role, host_of
-from fs.identity.scope import Scope
+from speedwell.fs.errors import IdentityError
+from speedwell.fs.identity import bearer, files, register
+from speedwell.fs.identity.register import CLOCK_SKEW_SECONDS, Certificate
+from speedwell.fs.identity.roles import CONTROLLER, ETCD, SCOPED, SERVERS, SWITCH, checked_name, checked_role, host_of
+from speedwell.fs.identity.scope import Scope
 
 DAY_SECONDS = 86400.0
 VALIDITY_SECONDS = 30 * DAY_SECONDS
@@ -276,7 +276,7 @@ class Authority:
             made = _certificate(holder, authority, key, now, validity_seconds)
             certificates.append(Certificate(serial=f"{made.serial_number:X}", issued_at=now, elsewhere=elsewhere,
                                             expires_at=now + validity_seconds, **holder._asdict()))
-            # The text in front of the first block is for `fs.identity.bundle`; OpenSSL passes over it.
+            # The text in front of the first block is for `speedwell.fs.identity.bundle`; OpenSSL passes over it.
             signed.append(json.dumps(asdict(certificates[-1])).encode() + b"\n"
                           + made.public_bytes(serialization.Encoding.PEM))
         return signed

@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fs.errors import IdentityError
-from fs.identity import files, register
-from fs.identity.roles import CONTROLLER, OPERATOR, READER, checked_name
+from speedwell.fs.errors import IdentityError
+from speedwell.fs.identity import files, register
+from speedwell.fs.identity.roles import CONTROLLER, OPERATOR, READER, checked_name
 
 TOKENS = "tokens.json"
 FOLDER = "tokens"

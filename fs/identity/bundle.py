@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fs.errors import IdentityError
-from fs.identity import bearer, files
-from fs.identity.roles import CONTROLLER, NAMESERVER, host_of
-from fs.identity.scope import SCHEME, Scope, parsed
+from speedwell.fs.errors import IdentityError
+from speedwell.fs.identity import bearer, files
+from speedwell.fs.identity.roles import CONTROLLER, NAMESERVER, host_of
+from speedwell.fs.identity.scope import SCHEME, Scope, parsed
 
 log = logging.getLogger(__name__)
 

@@ -24,13 +24,13 @@ from typing import Any, NamedTuple
 
 from cryptography import x509
 
-from fs.addresses import parse_address
-from fs.errors import IdentityError, InvalidArgument, reason
-from fs.handshakes import LINGER_SECONDS
-from fs.identity import bearer, files, invitations, register
-from fs.identity.authority import Authority, Holder
-from fs.identity.bundle import Identity, Peer, peer_of
-from fs.identity.roles import AUTHORITY, CONTROLLER
+from speedwell.fs.addresses import parse_address
+from speedwell.fs.errors import IdentityError, InvalidArgument, reason
+from speedwell.fs.handshakes import LINGER_SECONDS
+from speedwell.fs.identity import bearer, files, invitations, register
+from speedwell.fs.identity.authority import Authority, Holder
+from speedwell.fs.identity.bundle import Identity, Peer, peer_of
+from speedwell.fs.identity.roles import AUTHORITY, CONTROLLER
 
 log = logging.getLogger(__name__)
 

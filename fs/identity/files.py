@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fs.errors import IdentityError
+from speedwell.fs.errors import IdentityError
 
 CERTIFICATE = "identity.pem"
 """Certificate and key in one file, so that both change at once."""

@@ -19,13 +19,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fs.addresses import parse_address
-from fs.errors import IdentityError, SpeedwellError
-from fs.identity import files
-from fs.identity.authority import Authority, Holder
-from fs.identity.bearer import digest
-from fs.identity.roles import CONTROLLER, DATASERVER, JOINING, SCOPED, checked_name
-from fs.identity.scope import Scope
+from speedwell.fs.addresses import parse_address
+from speedwell.fs.errors import IdentityError, SpeedwellError
+from speedwell.fs.identity import files
+from speedwell.fs.identity.authority import Authority, Holder
+from speedwell.fs.identity.bearer import digest
+from speedwell.fs.identity.roles import CONTROLLER, DATASERVER, JOINING, SCOPED, checked_name
+from speedwell.fs.identity.scope import Scope
 
 INVITATIONS = "invitations.json"
 VALIDITY_SECONDS = 3600.0

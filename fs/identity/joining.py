@@ -1,7 +1,7 @@
 """A machine that has joined: how it gets its certificates, and new ones in time.
 
     DIRECTORY/joined.json    where the authority listens
-    DIRECTORY/NAME/          the identity of a part of this machine (`fs.identity.bundle`)
+    DIRECTORY/NAME/          the identity of a part of this machine (`speedwell.fs.identity.bundle`)
 
 Keys are made here and stay here; certificate requests (PKCS #10) go to the authority (`fs.identity.enrollment`).
 """
@@ -19,13 +19,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fs.addresses import parse_address
-from fs.errors import IdentityError, reason
-from fs.identity import bearer, files, register
-from fs.identity.authority import private_pem
-from fs.identity.bundle import Identity, explain
-from fs.identity.invitations import Token, fingerprint, name_of
-from fs.identity.roles import AUTHORITY, CONTROLLER, host_of
+from speedwell.fs.addresses import parse_address
+from speedwell.fs.errors import IdentityError, reason
+from speedwell.fs.identity import bearer, files, register
+from speedwell.fs.identity.authority import private_pem
+from speedwell.fs.identity.bundle import Identity, explain
+from speedwell.fs.identity.invitations import Token, fingerprint, name_of
+from speedwell.fs.identity.roles import AUTHORITY, CONTROLLER, host_of
 
 JOINED = "joined.json"
 SECONDS = 10.0

@@ -5,8 +5,8 @@ import threading
 import time
 from pathlib import Path
 
-from fs.errors import SpeedwellError
-from fs.identity import register
+from speedwell.fs.errors import SpeedwellError
+from speedwell.fs.identity import register
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ def keep_renewed(directory: Path, stopped: threading.Event) -> None:
             if (directory / register.ISSUED).exists():
                 renewed = _of_authority(directory)
             else:
-                from fs.identity import joining  # takes memory: only where it is needed
+                from speedwell.fs.identity import joining  # takes memory: only where it is needed
 
                 renewed = joining.renew_due(directory, time.time())
                 if time.monotonic() - heard_at >= NEWS_SECONDS:
@@ -42,6 +42,6 @@ def keep_renewed(directory: Path, stopped: threading.Event) -> None:
 def _of_authority(directory: Path) -> list[str]:
     if not register.is_due(directory, time.time()):
         return []
-    from fs.identity.authority import Authority  # likewise
+    from speedwell.fs.identity.authority import Authority  # likewise
 
     return Authority(directory).renew_due()

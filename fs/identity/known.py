@@ -4,8 +4,8 @@ import functools
 import os
 from pathlib import Path
 
-from fs.identity.bundle import Identity
-from fs.identity.places import VARIABLE, known
+from speedwell.fs.identity.bundle import Identity
+from speedwell.fs.identity.places import VARIABLE, known
 
 
 def identity_for(nameserver: str, directory: Path | str | None = None) -> Identity | None:

@@ -10,11 +10,11 @@ from typing import NoReturn
 
 import click
 
-from fs import command_line, systemd
-from fs.config import config_option
-from fs.ending import run_to_the_end
-from fs.errors import IdentityError, InvalidArgument
-from fs.identity.keeper import keep_renewed
+from speedwell.fs import command_line, systemd
+from speedwell.fs.config import config_option
+from speedwell.fs.ending import run_to_the_end
+from speedwell.fs.errors import IdentityError, InvalidArgument
+from speedwell.fs.identity.keeper import keep_renewed
 
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
@@ -33,7 +33,7 @@ def command(directory: Path, listen: str | None, log_level: str) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     said = "ready"
     if listen is not None:
-        from fs.identity.enrollment import Enrollment  # takes memory
+        from speedwell.fs.identity.enrollment import Enrollment  # takes memory
 
         server = Enrollment(directory, listen)
         said = f"ready {listen.rpartition(':')[0]}:{server.server_port}"
@@ -44,7 +44,7 @@ def command(directory: Path, listen: str | None, log_level: str) -> None:
 
 
 def _answers(address: str) -> bool:
-    from fs.identity.joining import SECONDS, authority_at
+    from speedwell.fs.identity.joining import SECONDS, authority_at
 
     began = time.monotonic()
     try:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from fs.identity import files
+from speedwell.fs.identity import files
 
 VARIABLE = "SPEEDWELL_IDENTITY"
 """Of the environment: the directory of the identity to take to every nameserver."""

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fs.errors import IdentityError
-from fs.identity import files
+from speedwell.fs.errors import IdentityError
+from speedwell.fs.identity import files
 
 ISSUED = "issued.json"
 
@@ -27,7 +27,7 @@ class Certificate:
     issued_at: float
     expires_at: float
     revoked_at: float | None = None
-    scope: str = ""     # of fs.identity.scope; empty: for everybody, everywhere
+    scope: str = ""     # of speedwell.fs.identity.scope; empty: for everybody, everywhere
     address: str = ""   # the IP address that its holder is known by, too
     elsewhere: bool = False     # its key never was here: its holder has joined, and asks for a new one in time
 

@@ -2,7 +2,7 @@
 
 import re
 
-from fs.errors import IdentityError
+from speedwell.fs.errors import IdentityError
 
 NAMESERVER, DATASERVER, ETCD, CONTROLLER, SWITCH = "nameserver", "dataserver", "etcd", "controller", "switch"
 MOUNT, OPERATOR, READER, SCHEDULER, AUTHORITY = "mount", "operator", "reader", "scheduler", "authority"

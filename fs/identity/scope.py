@@ -5,8 +5,8 @@ from collections.abc import Set
 from dataclasses import dataclass
 from urllib.parse import parse_qs, urlencode
 
-from fs import paths
-from fs.errors import IdentityError, SpeedwellError
+from speedwell.fs import paths
+from speedwell.fs.errors import IdentityError, SpeedwellError
 
 SCHEME = "speedwell:?"
 NOBODY = 65534

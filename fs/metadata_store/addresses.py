@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network
 
-from fs.errors import InvalidArgument
+from speedwell.fs.errors import InvalidArgument
 
 PREFIX = IPv4Network("100.64.0.0/10")
 """Addresses of keys (RFC 6598): no host has one."""

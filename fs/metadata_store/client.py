@@ -8,9 +8,9 @@ from collections import deque
 from ipaddress import IPv4Address, IPv4Network
 from typing import NamedTuple
 
-from fs.errors import InvalidArgument, ProtocolError, SpeedwellError, reason
-from fs.metadata_store.addresses import PORT, address_of, block_of
-from fs.metadata_store.wire import MAX_KEY_BYTES, MAX_VALUE_BYTES, Connection, Refused, Reply
+from speedwell.fs.errors import InvalidArgument, ProtocolError, SpeedwellError, reason
+from speedwell.fs.metadata_store.addresses import PORT, address_of, block_of
+from speedwell.fs.metadata_store.wire import MAX_KEY_BYTES, MAX_VALUE_BYTES, Connection, Refused, Reply
 
 CONNECT_SECONDS = 0.2
 """A SYN that is lost while tables change would be sent again after a second only."""

@@ -9,11 +9,11 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Protocol
 
-from fs.errors import InvalidArgument, ProtocolError, StorageFailed, reason
-from fs.metadata_store.addresses import address_of
-from fs.metadata_store.wire import Connection, Refused, Reply
-from fs.store.interface import Batch
-from fs.store.leveldb import LevelDBStore
+from speedwell.fs.errors import InvalidArgument, ProtocolError, StorageFailed, reason
+from speedwell.fs.metadata_store.addresses import address_of
+from speedwell.fs.metadata_store.wire import Connection, Refused, Reply
+from speedwell.fs.store.interface import Batch
+from speedwell.fs.store.leveldb import LevelDBStore
 
 REDIS_TIMEOUT_SECONDS = 10.0
 STATE_KEY = b"\0speedwell"

@@ -11,20 +11,20 @@ from typing import NoReturn
 
 import click
 
-from fs import command_line, systemd
-from fs import metrics as prometheus
-from fs.addresses import parse_address
-from fs.config import config_option
-from fs.controller import Controller
-from fs.ending import run_to_the_end
-from fs.errors import InvalidArgument, reason
-from fs.metadata_store.addresses import PORT, PREFIX, parse_block
-from fs.metadata_store.engines import open_engine
-from fs.metadata_store.membership import Membership
-from fs.metadata_store.ownership import Ownership
-from fs.metadata_store.peers import Peer
-from fs.metadata_store.routes import OwnerRoutes
-from fs.metadata_store.server import MetadataServer
+from speedwell.fs import command_line, systemd
+from speedwell.fs import metrics as prometheus
+from speedwell.fs.addresses import parse_address
+from speedwell.fs.config import config_option
+from speedwell.fs.controller import Controller
+from speedwell.fs.ending import run_to_the_end
+from speedwell.fs.errors import InvalidArgument, reason
+from speedwell.fs.metadata_store.addresses import PORT, PREFIX, parse_block
+from speedwell.fs.metadata_store.engines import open_engine
+from speedwell.fs.metadata_store.membership import Membership
+from speedwell.fs.metadata_store.ownership import Ownership
+from speedwell.fs.metadata_store.peers import Peer
+from speedwell.fs.metadata_store.routes import OwnerRoutes
+from speedwell.fs.metadata_store.server import MetadataServer
 
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
@@ -67,7 +67,7 @@ def command(store: str, listen: str, blocks: tuple[str, ...], controller: str | 
     except OSError as error:
         raise InvalidArgument(f"--listen: cannot listen on {listen}: {reason(error)}") from None
     if metrics:
-        from fs.metadata_store.metrics import StoreMetrics  # takes 10 MiB
+        from speedwell.fs.metadata_store.metrics import StoreMetrics  # takes 10 MiB
 
         told = StoreMetrics(ownership)
         server.measure = told.note

@@ -10,11 +10,11 @@ import threading
 from ipaddress import IPv4Network
 from typing import Any
 
-from fs.controller import Controller
-from fs.errors import InvalidArgument, SpeedwellError, reason
-from fs.metadata_store.ownership import Ownership, common
-from fs.metadata_store.peers import Peer
-from fs.metadata_store.routes import OwnerRoutes
+from speedwell.fs.controller import Controller
+from speedwell.fs.errors import InvalidArgument, SpeedwellError, reason
+from speedwell.fs.metadata_store.ownership import Ownership, common
+from speedwell.fs.metadata_store.peers import Peer
+from speedwell.fs.metadata_store.routes import OwnerRoutes
 
 log = logging.getLogger(__name__)
 

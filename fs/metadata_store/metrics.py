@@ -8,7 +8,7 @@ from prometheus_client import Counter, Summary
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fs.metadata_store.ownership import Ownership
+from speedwell.fs.metadata_store.ownership import Ownership
 
 
 class StoreMetrics(Collector):

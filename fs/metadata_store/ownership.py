@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 from typing import NamedTuple
 
-from fs.errors import SpeedwellError, StorageFailed, reason
-from fs.metadata_store.addresses import address_of, block_of
-from fs.metadata_store.engines import STATE_KEY, Engine
-from fs.metadata_store.peers import TIMEOUT_SECONDS, Peer, call_peer
-from fs.metadata_store.wire import Refused
+from speedwell.fs.errors import SpeedwellError, StorageFailed, reason
+from speedwell.fs.metadata_store.addresses import address_of, block_of
+from speedwell.fs.metadata_store.engines import STATE_KEY, Engine
+from speedwell.fs.metadata_store.peers import TIMEOUT_SECONDS, Peer, call_peer
+from speedwell.fs.metadata_store.wire import Refused
 
 KEY_LOCKS = 256
 KEYS_AT_ONCE, KEYS_SECONDS = 500, 60.0

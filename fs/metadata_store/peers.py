@@ -6,7 +6,7 @@ import socket
 import threading
 from typing import NamedTuple
 
-from fs.metadata_store.wire import Connection, Refused, Reply
+from speedwell.fs.metadata_store.wire import Connection, Refused, Reply
 
 TIMEOUT_SECONDS = 2.0
 _idle = threading.local()

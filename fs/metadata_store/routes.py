@@ -10,8 +10,8 @@ from pathlib import Path
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
-from fs.errors import InvalidArgument, NotPermitted, StorageFailed
-from fs.metadata_store.addresses import GATEWAY_IP, GATEWAY_MAC, PREFIX
+from speedwell.fs.errors import InvalidArgument, NotPermitted, StorageFailed
+from speedwell.fs.metadata_store.addresses import GATEWAY_IP, GATEWAY_MAC, PREFIX
 
 MAIN_TABLE, LOCAL_TABLE = 254, 255
 _PERMANENT, _ONLINK = 0x80, 4

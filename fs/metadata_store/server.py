@@ -12,11 +12,11 @@ from collections.abc import Callable
 from ipaddress import IPv4Network
 from itertools import islice
 
-from fs.errors import InvalidArgument, NoSpace, ProtocolError, StorageFailed
-from fs.metadata_store.addresses import address_of, parse_block
-from fs.metadata_store.engines import STATE_KEY, Engine
-from fs.metadata_store.ownership import KEYS_AT_ONCE, NotMine, Ownership
-from fs.metadata_store.wire import MAX_KEY_BYTES, encode, encode_bulk, encode_error, read_request
+from speedwell.fs.errors import InvalidArgument, NoSpace, ProtocolError, StorageFailed
+from speedwell.fs.metadata_store.addresses import address_of, parse_block
+from speedwell.fs.metadata_store.engines import STATE_KEY, Engine
+from speedwell.fs.metadata_store.ownership import KEYS_AT_ONCE, NotMine, Ownership
+from speedwell.fs.metadata_store.wire import MAX_KEY_BYTES, encode, encode_bulk, encode_error, read_request
 
 log = logging.getLogger(__name__)
 

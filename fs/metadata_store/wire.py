@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 from typing import Protocol
 
-from fs.errors import ProtocolError, SpeedwellError
+from speedwell.fs.errors import ProtocolError, SpeedwellError
 
 MAX_KEY_BYTES, MAX_VALUE_BYTES = 1024, 1 << 20
 MAX_PARTS = 16

@@ -3,8 +3,8 @@ check algorithm). A mount could say that it asks for any of them: what one of th
 
 from collections.abc import Sequence
 
-from fs.identity.scope import Scope
-from fs.nameserver.acls import GROUP, MASK, OTHER, OWNER, OWNING_GROUP, USER, Entry
+from speedwell.fs.identity.scope import Scope
+from speedwell.fs.nameserver.acls import GROUP, MASK, OTHER, OWNER, OWNING_GROUP, USER, Entry
 
 READ, WRITE, SEARCH = 4, 2, 1
 

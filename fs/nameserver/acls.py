@@ -5,7 +5,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fs.errors import InvalidArgument
+from speedwell.fs.errors import InvalidArgument
 
 ACCESS = b"system.posix_acl_access"
 DEFAULT = b"system.posix_acl_default"

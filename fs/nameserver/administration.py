@@ -4,16 +4,16 @@ import logging
 import threading
 from collections.abc import Callable
 
-from fs import units
-from fs.errors import DataserverInUse, InvalidArgument
-from fs.nameserver import deletions, requests
-from fs.nameserver.namespace import Namespace
-from fs.nameserver.provenance import Provenance
-from fs.nameserver.records import Content
-from fs.nameserver.recovery import Recovery
-from fs.nameserver.registry import Registry
-from fs.proto import speedwell_pb2 as pb
-from fs.store import Store
+from speedwell.fs import units
+from speedwell.fs.errors import DataserverInUse, InvalidArgument
+from speedwell.fs.nameserver import deletions, requests
+from speedwell.fs.nameserver.namespace import Namespace
+from speedwell.fs.nameserver.provenance import Provenance
+from speedwell.fs.nameserver.records import Content
+from speedwell.fs.nameserver.recovery import Recovery
+from speedwell.fs.nameserver.registry import Registry
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fs.limits import LEAST_ADVISED_BYTES
-from fs.nameserver.placement import Candidate, emptier
-from fs.nameserver.placement_advice import PlacementAdvice, Question
+from speedwell.fs.limits import LEAST_ADVISED_BYTES
+from speedwell.fs.nameserver.placement import Candidate, emptier
+from speedwell.fs.nameserver.placement_advice import PlacementAdvice, Question
 
 GoOn = Callable[[float], None]
 """What is to be done when the answer is there, at a time in seconds."""

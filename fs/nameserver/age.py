@@ -6,8 +6,8 @@ which nobody serves the namespace does not count.
 
 from collections.abc import Callable
 
-from fs.nameserver import records
-from fs.store import Batch, Store, end_of_prefix
+from speedwell.fs.nameserver import records
+from speedwell.fs.store import Batch, Store, end_of_prefix
 
 KEEP_SECONDS = 5.0
 

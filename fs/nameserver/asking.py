@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fs.nameserver.authorization import Authorization
+    from speedwell.fs.nameserver.authorization import Authorization
 
 
 class _Asking(threading.local):

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from fs import file_status
-from fs.nameserver import requests
-from fs.nameserver.asking import asking
-from fs.nameserver.records import Inode
-from fs.nameserver.registry import Dataserver, Registry
-from fs.proto import speedwell_pb2 as pb
-from fs.tokens import READ, WRITE
+from speedwell.fs import file_status
+from speedwell.fs.nameserver import requests
+from speedwell.fs.nameserver.asking import asking
+from speedwell.fs.nameserver.records import Inode
+from speedwell.fs.nameserver.registry import Dataserver, Registry
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.tokens import READ, WRITE
 
 MAX_KNOWN = 32768
 TOKEN_KEPT = 0.25

@@ -18,10 +18,10 @@ from typing import IO, Any, NamedTuple
 from google.protobuf.message import DecodeError, Message
 from prometheus_client import Counter
 
-from fs.errors import StorageFailed
-from fs.identity.scope import NOBODY
-from fs.nameserver.dispatch import CHANGES
-from fs.proto import speedwell_pb2 as pb
+from speedwell.fs.errors import StorageFailed
+from speedwell.fs.identity.scope import NOBODY
+from speedwell.fs.nameserver.dispatch import CHANGES
+from speedwell.fs.proto import speedwell_pb2 as pb
 
 log = logging.getLogger(__name__)
 

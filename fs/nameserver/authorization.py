@@ -7,20 +7,20 @@ import stat
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fs import paths
-from fs.errors import InvalidName, NoSuchFile, NotADirectory, NotAuthorised, StorageFailed
-from fs.file_status import CAPABILITIES, SET_ID_BITS
-from fs.identity.bundle import Peer
-from fs.identity.scope import NOBODY, Scope
-from fs.nameserver import acls
-from fs.nameserver.access import READ, SEARCH, WRITE, may
-from fs.nameserver.records import REGULAR, ROOT_INODE, Inode
-from fs.proto import speedwell_pb2 as pb
-from fs.tokens import READ as READ_RIGHT
-from fs.tokens import WRITE as WRITE_RIGHT
+from speedwell.fs import paths
+from speedwell.fs.errors import InvalidName, NoSuchFile, NotADirectory, NotAuthorised, StorageFailed
+from speedwell.fs.file_status import CAPABILITIES, SET_ID_BITS
+from speedwell.fs.identity.bundle import Peer
+from speedwell.fs.identity.scope import NOBODY, Scope
+from speedwell.fs.nameserver import acls
+from speedwell.fs.nameserver.access import READ, SEARCH, WRITE, may
+from speedwell.fs.nameserver.records import REGULAR, ROOT_INODE, Inode
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.tokens import READ as READ_RIGHT
+from speedwell.fs.tokens import WRITE as WRITE_RIGHT
 
 if TYPE_CHECKING:
-    from fs.nameserver.namespace import Namespace
+    from speedwell.fs.nameserver.namespace import Namespace
 
 _USERS_ATTRIBUTES, _ROOTS_ATTRIBUTES = b"user.", b"trusted."
 MOST_SEARCHED = 16384

@@ -9,7 +9,7 @@ when the lease of the present one has ended, or it steps down itself. Pure: no c
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fs.errors import NoReplicaAvailable, StaleEpoch, TooFewReplicas
+from speedwell.fs.errors import NoReplicaAvailable, StaleEpoch, TooFewReplicas
 
 MAX_EPOCH = 2**32 - 1
 LOST_EPOCHS = 1000

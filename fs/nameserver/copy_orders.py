@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from fs.proto import speedwell_pb2 as pb
+from speedwell.fs.proto import speedwell_pb2 as pb
 
 BYTES_IN_FLIGHT = 64 << 20
 """To each dataserver: a second's work. A larger file is copied alone."""

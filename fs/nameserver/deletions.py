@@ -8,9 +8,9 @@ The queue lies in the store beside the namespace: it is written in the batch tha
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
-from fs.nameserver import records
-from fs.nameserver.records import Content
-from fs.store import Batch, Store, end_of_prefix
+from speedwell.fs.nameserver import records
+from speedwell.fs.nameserver.records import Content
+from speedwell.fs.store import Batch, Store, end_of_prefix
 
 MAX_PER_HEARTBEAT = 1000
 MAX_LISTED = 20000

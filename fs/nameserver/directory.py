@@ -17,10 +17,10 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from fs.errors import DatabaseDamaged, InvalidArgument, StorageFailed
-from fs.private_directory import keep_private
-from fs.store import JournaledStore, LevelDBStore, Position
-from fs.store.journal import Journal
+from speedwell.fs.errors import DatabaseDamaged, InvalidArgument, StorageFailed
+from speedwell.fs.private_directory import keep_private
+from speedwell.fs.store import JournaledStore, LevelDBStore, Position
+from speedwell.fs.store.journal import Journal
 
 MAKING, SERVING, STOPPED, REBUILDING = "making", "serving", "stopped", "rebuilding"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -7,7 +7,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
-from fs.errors import (
+from speedwell.fs.errors import (
     DatabaseDamaged,
     InternalError,
     InvalidArgument,
@@ -16,16 +16,16 @@ from fs.errors import (
     NotLeader,
     SpeedwellError,
 )
-from fs.identity.bundle import Peer
-from fs.identity.roles import DATASERVER, WRITERS
-from fs.nameserver import requests
-from fs.nameserver.asking import asking
-from fs.nameserver.authorization import FREE
-from fs.nameserver.rebuilding import Rebuilding
-from fs.nameserver.service import NameserverService
-from fs.nameserver.settings import REQUESTS_PER_SECOND
-from fs.proto import speedwell_pb2 as pb
-from fs.rates import Rates
+from speedwell.fs.identity.bundle import Peer
+from speedwell.fs.identity.roles import DATASERVER, WRITERS
+from speedwell.fs.nameserver import requests
+from speedwell.fs.nameserver.asking import asking
+from speedwell.fs.nameserver.authorization import FREE
+from speedwell.fs.nameserver.rebuilding import Rebuilding
+from speedwell.fs.nameserver.service import NameserverService
+from speedwell.fs.nameserver.settings import REQUESTS_PER_SECOND
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.rates import Rates
 
 log = logging.getLogger(__name__)
 

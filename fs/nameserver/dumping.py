@@ -1,4 +1,4 @@
-"""A namespace as a sequence of records that another one can be filled with (`fs.nameserver.loading`).
+"""A namespace as a sequence of records that another one can be filled with (`speedwell.fs.nameserver.loading`).
 
 Names, attributes, links, what files hold and on which dataservers, limits of quotas, and for how long what is removed
 is kept. Not what passes: locks, sessions, files that are open without a name, the trash, contents that wait for their
@@ -8,10 +8,10 @@ deletion, answers to changes. A quota's counters are not in it either: they foll
 import json
 from collections.abc import Iterator
 
-from fs.nameserver import records
-from fs.nameserver.records import DIRECTORY, Superblock
-from fs.proto import speedwell_pb2 as pb
-from fs.store import Store, end_of_prefix
+from speedwell.fs.nameserver import records
+from speedwell.fs.nameserver.records import DIRECTORY, Superblock
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.store import Store, end_of_prefix
 
 
 def next_inode(store: Store) -> int:

@@ -2,12 +2,12 @@
 
 import stat
 
-from fs import paths
-from fs.errors import AlreadyExists, InvalidArgument, NoSpace, NoSuchAttribute
-from fs.nameserver import acls, records
-from fs.nameserver.records import SYMBOLIC_LINK, Inode
-from fs.nameserver.tree import Tree
-from fs.store import Batch
+from speedwell.fs import paths
+from speedwell.fs.errors import AlreadyExists, InvalidArgument, NoSpace, NoSuchAttribute
+from speedwell.fs.nameserver import acls, records
+from speedwell.fs.nameserver.records import SYMBOLIC_LINK, Inode
+from speedwell.fs.nameserver.tree import Tree
+from speedwell.fs.store import Batch
 
 MAX_TOTAL_BYTES = 128 * 1024
 """Names and values of one inode: room for one value of the largest size that Linux allows, and more."""

@@ -11,18 +11,18 @@ from functools import partial
 
 from google.protobuf.message import Message
 
-from fs import local
-from fs.channel import Channel, ConnectionLost, MalformedFrame
-from fs.errors import NotAuthenticated, NotAuthorised, SpeedwellError
-from fs.frame_server import FrameServer
-from fs.identity.bundle import Identity
-from fs.nameserver.audit import AUDITED, Audit, Note
-from fs.nameserver.dispatch import Requests
-from fs.nameserver.permissions import require_method
-from fs.nameserver.server import PROTOCOL, ListenFailed, ProvenGrpc
-from fs.proto.speedwell_pb2 import Call, CallReply
-from fs.rates import of_refused
-from fs.secure_channel import SecureChannel
+from speedwell.fs import local
+from speedwell.fs.channel import Channel, ConnectionLost, MalformedFrame
+from speedwell.fs.errors import NotAuthenticated, NotAuthorised, SpeedwellError
+from speedwell.fs.frame_server import FrameServer
+from speedwell.fs.identity.bundle import Identity
+from speedwell.fs.nameserver.audit import AUDITED, Audit, Note
+from speedwell.fs.nameserver.dispatch import Requests
+from speedwell.fs.nameserver.permissions import require_method
+from speedwell.fs.nameserver.server import PROTOCOL, ListenFailed, ProvenGrpc
+from speedwell.fs.proto.speedwell_pb2 import Call, CallReply
+from speedwell.fs.rates import of_refused
+from speedwell.fs.secure_channel import SecureChannel
 
 LOCAL = "local"
 """Who asks over the local socket, for tokens; the names of others have a role before them."""

@@ -3,14 +3,14 @@
 from collections import defaultdict
 from collections.abc import Callable
 
-from fs.identity.bundle import Peer
-from fs.identity.scope import Scope
-from fs.nameserver.asking import asking
-from fs.nameserver.authorization import Authorization, Searched
-from fs.nameserver.namespace import Namespace
-from fs.nameserver.token_keys import TokenKeys
-from fs.proto import speedwell_pb2 as pb
-from fs.tokens import OPERATE, WRITE
+from speedwell.fs.identity.bundle import Peer
+from speedwell.fs.identity.scope import Scope
+from speedwell.fs.nameserver.asking import asking
+from speedwell.fs.nameserver.authorization import Authorization, Searched
+from speedwell.fs.nameserver.namespace import Namespace
+from speedwell.fs.nameserver.token_keys import TokenKeys
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.tokens import OPERATE, WRITE
 
 MAX_SCOPES = 256
 """For so many the directories are known that they may search."""

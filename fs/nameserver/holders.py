@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fs.errors import DatabaseDamaged
-from fs.proto import speedwell_pb2 as pb
-from fs.store import Position
+from speedwell.fs.errors import DatabaseDamaged
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.store import Position
 
 HOLDERS_KEY = b"\x00holders"
 """Of the list in the store: hidden from the namespace, copied with it."""

@@ -11,22 +11,22 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
-from fs.errors import DatabaseDamaged, SpeedwellError, StorageFailed
-from fs.nameserver.configuration import MAX_EPOCH, overtaken
-from fs.nameserver.directory import Found, Lost, NameserverDirectory
-from fs.nameserver.dispatch import Requests
-from fs.nameserver.holders import Holders, Report, Take, next_timeline
-from fs.nameserver.mirrors import read_holders, write_holders
-from fs.nameserver.namespace import Namespace
-from fs.nameserver.provenance import SKIPPED_INODES
-from fs.nameserver.rebuilding import Growth, Rebuilding
-from fs.nameserver.registry import Registry
-from fs.nameserver.requests import file_id as parse_file_id
-from fs.nameserver.service import NameserverService
-from fs.store import Batch, JournaledStore, LevelDBStore, Position
-from fs.store.journal import Journal
-from fs.store.journaled import STATE_KEY
-from fs.store.records import MalformedRecord, decode_changes
+from speedwell.fs.errors import DatabaseDamaged, SpeedwellError, StorageFailed
+from speedwell.fs.nameserver.configuration import MAX_EPOCH, overtaken
+from speedwell.fs.nameserver.directory import Found, Lost, NameserverDirectory
+from speedwell.fs.nameserver.dispatch import Requests
+from speedwell.fs.nameserver.holders import Holders, Report, Take, next_timeline
+from speedwell.fs.nameserver.mirrors import read_holders, write_holders
+from speedwell.fs.nameserver.namespace import Namespace
+from speedwell.fs.nameserver.provenance import SKIPPED_INODES
+from speedwell.fs.nameserver.rebuilding import Growth, Rebuilding
+from speedwell.fs.nameserver.registry import Registry
+from speedwell.fs.nameserver.requests import file_id as parse_file_id
+from speedwell.fs.nameserver.service import NameserverService
+from speedwell.fs.store import Batch, JournaledStore, LevelDBStore, Position
+from speedwell.fs.store.journal import Journal
+from speedwell.fs.store.journaled import STATE_KEY
+from speedwell.fs.store.records import MalformedRecord, decode_changes
 
 log = logging.getLogger(__name__)
 

@@ -4,10 +4,10 @@ import logging
 import threading
 from collections.abc import Callable
 
-from fs.errors import SpeedwellError
-from fs.nameserver.dispatch import Requests
-from fs.nameserver.service import NameserverService
-from fs.store import ReplicatedStore
+from speedwell.fs.errors import SpeedwellError
+from speedwell.fs.nameserver.dispatch import Requests
+from speedwell.fs.nameserver.service import NameserverService
+from speedwell.fs.store import ReplicatedStore
 
 log = logging.getLogger(__name__)
 

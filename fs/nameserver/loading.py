@@ -8,16 +8,24 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from fs import paths
-from fs.errors import InvalidArgument
-from fs.limits import MAX_FILE_BYTES
-from fs.nameserver import acls, records, requests
-from fs.nameserver.configuration import MAX_EPOCH
-from fs.nameserver.namespace import MAX_LINKS
-from fs.nameserver.provenance import SKIPPED_INODES
-from fs.nameserver.records import DIRECTORY, REGULAR, ROOT_INODE, SPECIAL_KINDS, SYMBOLIC_LINK, Inode, Superblock
-from fs.proto import speedwell_pb2 as pb
-from fs.store import Batch
+from speedwell.fs import paths
+from speedwell.fs.errors import InvalidArgument
+from speedwell.fs.limits import MAX_FILE_BYTES
+from speedwell.fs.nameserver import acls, records, requests
+from speedwell.fs.nameserver.configuration import MAX_EPOCH
+from speedwell.fs.nameserver.namespace import MAX_LINKS
+from speedwell.fs.nameserver.provenance import SKIPPED_INODES
+from speedwell.fs.nameserver.records import (
+    DIRECTORY,
+    REGULAR,
+    ROOT_INODE,
+    SPECIAL_KINDS,
+    SYMBOLIC_LINK,
+    Inode,
+    Superblock,
+)
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.store import Batch
 
 MAX_INODE = 2**63 - 1
 DEVICES = (pb.CHARACTER_DEVICE, pb.BLOCK_DEVICE)

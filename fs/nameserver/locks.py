@@ -7,10 +7,10 @@ belongs to an owner (a number that the kernel of the mount's machine gives) of a
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from fs.errors import TooManyLocks
-from fs.nameserver import records
-from fs.proto.speedwell_pb2 import LockRecord, LocksRecord
-from fs.store import Batch, Store, end_of_prefix
+from speedwell.fs.errors import TooManyLocks
+from speedwell.fs.nameserver import records
+from speedwell.fs.proto.speedwell_pb2 import LockRecord, LocksRecord
+from speedwell.fs.store import Batch, Store, end_of_prefix
 
 END_OF_FILE = 2**63 - 1
 """`last` of a lock that reaches to wherever the file ends."""

@@ -15,30 +15,30 @@ from typing import Any, NoReturn
 
 import click
 
-from fs import command_line, systemd, units
-from fs import metrics as prometheus
-from fs.addresses import parse_address
-from fs.config import config_option
-from fs.ending import run_to_the_end
-from fs.errors import DatabaseDamaged, InvalidArgument, SpeedwellError
-from fs.identity.bundle import Identity
-from fs.identity.roles import NAMESERVER
-from fs.nameserver import settings as defaults
-from fs.nameserver.audit import Audit
-from fs.nameserver.directory import NameserverDirectory
-from fs.nameserver.frames import NameserverFrames, listen
-from fs.nameserver.holders import FORCE_FLAG
-from fs.nameserver.keeper import Keeper
-from fs.nameserver.leadership import Leadership
-from fs.nameserver.metrics import MeasuredRequests, NamespaceMetrics
-from fs.nameserver.placement_advice import PlacementAdvice
-from fs.nameserver.reports import Reports
-from fs.nameserver.server import serve
-from fs.nameserver.service import NameserverService
-from fs.nameserver.settings import Settings
-from fs.option_types import Size
-from fs.private_directory import keep_private
-from fs.store import EtcdClient, LevelDBStore, ReplicatedStore, Store
+from speedwell.fs import command_line, systemd, units
+from speedwell.fs import metrics as prometheus
+from speedwell.fs.addresses import parse_address
+from speedwell.fs.config import config_option
+from speedwell.fs.ending import run_to_the_end
+from speedwell.fs.errors import DatabaseDamaged, InvalidArgument, SpeedwellError
+from speedwell.fs.identity.bundle import Identity
+from speedwell.fs.identity.roles import NAMESERVER
+from speedwell.fs.nameserver import settings as defaults
+from speedwell.fs.nameserver.audit import Audit
+from speedwell.fs.nameserver.directory import NameserverDirectory
+from speedwell.fs.nameserver.frames import NameserverFrames, listen
+from speedwell.fs.nameserver.holders import FORCE_FLAG
+from speedwell.fs.nameserver.keeper import Keeper
+from speedwell.fs.nameserver.leadership import Leadership
+from speedwell.fs.nameserver.metrics import MeasuredRequests, NamespaceMetrics
+from speedwell.fs.nameserver.placement_advice import PlacementAdvice
+from speedwell.fs.nameserver.reports import Reports
+from speedwell.fs.nameserver.server import serve
+from speedwell.fs.nameserver.service import NameserverService
+from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.option_types import Size
+from speedwell.fs.private_directory import keep_private
+from speedwell.fs.store import EtcdClient, LevelDBStore, ReplicatedStore, Store
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ def _replicated_store(client: EtcdClient, prefix: str, directory: Path, address:
 
 
 def _answers(address: str, identity: Path | None) -> bool:
-    from fs.client.nameservers import leads  # only where there is a watchdog
+    from speedwell.fs.client.nameservers import leads  # only where there is a watchdog
 
     began = time.monotonic()
     try:

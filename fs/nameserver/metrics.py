@@ -7,11 +7,11 @@ from prometheus_client import Counter, Summary
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fs.errors import SpeedwellError
-from fs.identity.bundle import Peer
-from fs.nameserver.dispatch import Requests
-from fs.nameserver.settings import REQUESTS_PER_SECOND
-from fs.proto.speedwell_pb2 import DataserverStatus, StatisticsReply, StatisticsRequest
+from speedwell.fs.errors import SpeedwellError
+from speedwell.fs.identity.bundle import Peer
+from speedwell.fs.nameserver.dispatch import Requests
+from speedwell.fs.nameserver.settings import REQUESTS_PER_SECOND
+from speedwell.fs.proto.speedwell_pb2 import DataserverStatus, StatisticsReply, StatisticsRequest
 
 _OF_ALL = {"files": "Files.", "directories": "Directories.", "capacity_bytes": "Of all disks.",
            "available_bytes": "Of all disks, for new files.",

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from fs.errors import NamespaceRebuilding, WrongNamespace
-from fs.nameserver.holders import (
+from speedwell.fs.errors import NamespaceRebuilding, WrongNamespace
+from speedwell.fs.nameserver.holders import (
     HOLDERS_KEY,
     Holders,
     decode_holders,
@@ -19,11 +19,11 @@ from fs.nameserver.holders import (
     position_message,
     position_of,
 )
-from fs.nameserver.registry import Dataserver, Registry
-from fs.proto import speedwell_pb2 as pb
-from fs.store import Batch, JournaledStore, Position
-from fs.store.journaled import HIDDEN_END
-from fs.store.records import encode_changes
+from speedwell.fs.nameserver.registry import Dataserver, Registry
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.store import Batch, JournaledStore, Position
+from speedwell.fs.store.journaled import HIDDEN_END
+from speedwell.fs.store.records import encode_changes
 
 log = logging.getLogger(__name__)
 

@@ -1,12 +1,12 @@
-"""The tree of files and directories: making, removing and changing (`fs.nameserver.tree` says how)."""
+"""The tree of files and directories: making, removing and changing (`speedwell.fs.nameserver.tree` says how)."""
 
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from fs import paths
-from fs.errors import (
+from speedwell.fs import paths
+from speedwell.fs.errors import (
     AlreadyExists,
     DeviceBusy,
     IsADirectory,
@@ -19,14 +19,14 @@ from fs.errors import (
     Superseded,
     TooManyLinks,
 )
-from fs.nameserver import records
-from fs.nameserver.configuration import Configuration, require_primary
-from fs.nameserver.deletions import enqueue
-from fs.nameserver.extended_attributes import ExtendedAttributes
-from fs.nameserver.records import DIRECTORY, REGULAR, ROOT_INODE, SYMBOLIC_LINK, Content, Inode
-from fs.nameserver.renaming import Renaming
-from fs.proto.speedwell_pb2 import TrashRecord
-from fs.store import Batch, end_of_prefix
+from speedwell.fs.nameserver import records
+from speedwell.fs.nameserver.configuration import Configuration, require_primary
+from speedwell.fs.nameserver.deletions import enqueue
+from speedwell.fs.nameserver.extended_attributes import ExtendedAttributes
+from speedwell.fs.nameserver.records import DIRECTORY, REGULAR, ROOT_INODE, SYMBOLIC_LINK, Content, Inode
+from speedwell.fs.nameserver.renaming import Renaming
+from speedwell.fs.proto.speedwell_pb2 import TrashRecord
+from speedwell.fs.store import Batch, end_of_prefix
 
 MAX_LINKS = 65000
 
@@ -34,7 +34,7 @@ ContentFactory = Callable[[], Content]
 
 
 class Namespace(Renaming, ExtendedAttributes):
-    """Paths are in wire form (`fs.paths`); `now_ns` is the time of the change."""
+    """Paths are in wire form (`speedwell.fs.paths`); `now_ns` is the time of the change."""
 
     # -------------------------------------------------------------- reading
 

@@ -6,16 +6,16 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from fs.errors import DirectoryNotEmpty, InvalidArgument
-from fs.nameserver import dumping, requests
-from fs.nameserver.loading import Dumped, fill
-from fs.nameserver.namespace import Namespace
-from fs.nameserver.provenance import identity_of
-from fs.nameserver.records import ROOT_INODE
-from fs.nameserver.recovery import Recovery
-from fs.nameserver.registry import Registry
-from fs.proto import speedwell_pb2 as pb
-from fs.store import Batch, Store
+from speedwell.fs.errors import DirectoryNotEmpty, InvalidArgument
+from speedwell.fs.nameserver import dumping, requests
+from speedwell.fs.nameserver.loading import Dumped, fill
+from speedwell.fs.nameserver.namespace import Namespace
+from speedwell.fs.nameserver.provenance import identity_of
+from speedwell.fs.nameserver.records import ROOT_INODE
+from speedwell.fs.nameserver.recovery import Recovery
+from speedwell.fs.nameserver.registry import Registry
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.store import Batch, Store
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ A change that was refused leaves no record: asked again it is decided again, whi
 import logging
 from collections.abc import Callable, Iterator
 
-from fs.errors import InvalidArgument, SpeedwellError
-from fs.nameserver import records
-from fs.store import Batch, Store, end_of_prefix
+from speedwell.fs.errors import InvalidArgument, SpeedwellError
+from speedwell.fs.nameserver import records
+from speedwell.fs.store import Batch, Store, end_of_prefix
 
 log = logging.getLogger(__name__)
 

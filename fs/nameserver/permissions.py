@@ -1,9 +1,9 @@
 """Which role may make which requests of a nameserver."""
 
-from fs.errors import NotAuthenticated, NotAuthorised
-from fs.identity.bundle import Identity, Peer
-from fs.identity.roles import CONTROLLER, DATASERVER, MOUNT, NAMESERVER, OPERATOR, READER
-from fs.nameserver.dispatch import CHANGES
+from speedwell.fs.errors import NotAuthenticated, NotAuthorised
+from speedwell.fs.identity.bundle import Identity, Peer
+from speedwell.fs.identity.roles import CONTROLLER, DATASERVER, MOUNT, NAMESERVER, OPERATOR, READER
+from speedwell.fs.nameserver.dispatch import CHANGES
 
 READS = frozenset({"Lookup", "List", "ListExtendedAttributes", "Statistics", "Quotas", "Trash", "ProofKey"})
 USES = READS | {*CHANGES, "RenewSession", "EndSession", "Lock", "Release", "Commit", "Sync"}

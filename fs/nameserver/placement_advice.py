@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fs.controller import Controller
-from fs.nameserver.placement import Candidate
+from speedwell.fs.controller import Controller
+from speedwell.fs.nameserver.placement import Candidate
 
 log = logging.getLogger(__name__)
 

@@ -9,17 +9,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from fs import paths
-from fs.errors import SpeedwellError
-from fs.limits import LEAST_ADVISED_BYTES, MAX_FILE_BYTES
-from fs.nameserver import requests
-from fs.nameserver.namespace import Namespace
-from fs.nameserver.placement import evenly_filled
-from fs.nameserver.placement_advice import PlacementAdvice
-from fs.nameserver.records import Inode
-from fs.nameserver.registry import Registry
-from fs.nameserver.settings import Settings
-from fs.proto import speedwell_pb2 as pb
+from speedwell.fs import paths
+from speedwell.fs.errors import SpeedwellError
+from speedwell.fs.limits import LEAST_ADVISED_BYTES, MAX_FILE_BYTES
+from speedwell.fs.nameserver import requests
+from speedwell.fs.nameserver.namespace import Namespace
+from speedwell.fs.nameserver.placement import evenly_filled
+from speedwell.fs.nameserver.placement_advice import PlacementAdvice
+from speedwell.fs.nameserver.records import Inode
+from speedwell.fs.nameserver.registry import Registry
+from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.proto import speedwell_pb2 as pb
 
 EXPECTED_SIZE = b"user.speedwell.expected_size"
 """Of a directory: the bytes, as decimal digits, that a new file there is expected to get."""

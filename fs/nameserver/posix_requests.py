@@ -4,14 +4,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from fs.errors import InvalidArgument, LocksLost, TooManyLocks, WouldDeadlock
-from fs.nameserver import requests
-from fs.nameserver.asking import asking
-from fs.nameserver.locks import END_OF_FILE, Lock, LockTable
-from fs.nameserver.namespace import Namespace
-from fs.nameserver.records import SPECIAL_KINDS, Inode
-from fs.nameserver.sessions import MAX_OF_A_CLIENT, MAX_SESSIONS, Sessions
-from fs.proto import speedwell_pb2 as pb
+from speedwell.fs.errors import InvalidArgument, LocksLost, TooManyLocks, WouldDeadlock
+from speedwell.fs.nameserver import requests
+from speedwell.fs.nameserver.asking import asking
+from speedwell.fs.nameserver.locks import END_OF_FILE, Lock, LockTable
+from speedwell.fs.nameserver.namespace import Namespace
+from speedwell.fs.nameserver.records import SPECIAL_KINDS, Inode
+from speedwell.fs.nameserver.sessions import MAX_OF_A_CLIENT, MAX_SESSIONS, Sessions
+from speedwell.fs.proto import speedwell_pb2 as pb
 
 LOCK_WAIT_SECONDS = 0.2
 """How long a request that waits for a lock is held back; then the client asks again, or gives up."""

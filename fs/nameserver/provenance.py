@@ -12,11 +12,11 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fs.errors import NamespaceRolledBack, WrongNamespace
-from fs.nameserver.namespace import Namespace
-from fs.nameserver.registry import Dataserver, Registry
-from fs.proto import speedwell_pb2 as pb
-from fs.store import IDENTITY_KEY, Batch, JournaledStore, Store
+from speedwell.fs.errors import NamespaceRolledBack, WrongNamespace
+from speedwell.fs.nameserver.namespace import Namespace
+from speedwell.fs.nameserver.registry import Dataserver, Registry
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.store import IDENTITY_KEY, Batch, JournaledStore, Store
 
 log = logging.getLogger(__name__)
 

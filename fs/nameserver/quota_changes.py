@@ -8,14 +8,14 @@ marked by the directory they are made in. Where it had come to is not stored: wh
 from dataclasses import dataclass
 from itertools import islice
 
-from fs import paths
-from fs.errors import CrossesQuota, DeviceBusy, NotADirectory
-from fs.nameserver import records
-from fs.nameserver.quotas import Limits
-from fs.nameserver.records import Inode
-from fs.nameserver.tree import Place, Tree
-from fs.proto.speedwell_pb2 import QuotaRecord
-from fs.store import Batch, end_of_prefix
+from speedwell.fs import paths
+from speedwell.fs.errors import CrossesQuota, DeviceBusy, NotADirectory
+from speedwell.fs.nameserver import records
+from speedwell.fs.nameserver.quotas import Limits
+from speedwell.fs.nameserver.records import Inode
+from speedwell.fs.nameserver.tree import Place, Tree
+from speedwell.fs.proto.speedwell_pb2 import QuotaRecord
+from speedwell.fs.store import Batch, end_of_prefix
 
 ENTRIES_PER_STEP = 500
 """Requests wait meanwhile: some milliseconds."""

@@ -3,11 +3,11 @@
 import logging
 import threading
 
-from fs.errors import SpeedwellError
-from fs.nameserver import requests
-from fs.nameserver.namespace import Namespace
-from fs.nameserver.quotas import Limits
-from fs.proto import speedwell_pb2 as pb
+from speedwell.fs.errors import SpeedwellError
+from speedwell.fs.nameserver import requests
+from speedwell.fs.nameserver.namespace import Namespace
+from speedwell.fs.nameserver.quotas import Limits
+from speedwell.fs.proto import speedwell_pb2 as pb
 
 log = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ A quota that was cleared goes on counting, without limits, until its directory i
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fs import paths, units
-from fs.errors import QuotaExceeded, StorageFailed
-from fs.nameserver import records
-from fs.proto.speedwell_pb2 import QuotaRecord
-from fs.store import Batch, Store, end_of_prefix
+from speedwell.fs import paths, units
+from speedwell.fs.errors import QuotaExceeded, StorageFailed
+from speedwell.fs.nameserver import records
+from speedwell.fs.proto.speedwell_pb2 import QuotaRecord
+from speedwell.fs.store import Batch, Store, end_of_prefix
 
 
 @dataclass(frozen=True, slots=True)

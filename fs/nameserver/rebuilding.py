@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fs.errors import InvalidArgument, NamespaceRebuilding, StorageFailed
-from fs.nameserver import records, requests
-from fs.nameserver.holders import Holders, Report, Take, Wait, decide, position_of
-from fs.proto import speedwell_pb2 as pb
-from fs.store import Batch, LevelDBStore
-from fs.store.records import MalformedRecord, decode_changes
+from speedwell.fs.errors import InvalidArgument, NamespaceRebuilding, StorageFailed
+from speedwell.fs.nameserver import records, requests
+from speedwell.fs.nameserver.holders import Holders, Report, Take, Wait, decide, position_of
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.store import Batch, LevelDBStore
+from speedwell.fs.store.records import MalformedRecord, decode_changes
 
 log = logging.getLogger(__name__)
 

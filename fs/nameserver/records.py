@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
 
-from fs.errors import StorageFailed
-from fs.nameserver import acls
-from fs.proto import speedwell_pb2 as pb
-from fs.proto.speedwell_pb2 import ContentRecord, ExtendedAttribute, InodeRecord
+from speedwell.fs.errors import StorageFailed
+from speedwell.fs.nameserver import acls
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.proto.speedwell_pb2 import ContentRecord, ExtendedAttribute, InodeRecord
 
 FORMAT_VERSION = 2
 ROOT_INODE = 1
@@ -281,7 +281,7 @@ def decode_outcome(value: bytes) -> tuple[int, bytes]:
 
 
 def encode_age(age_ns: int) -> bytes:
-    """For how long the namespace has been served (`fs.nameserver.age`)."""
+    """For how long the namespace has been served (`speedwell.fs.nameserver.age`)."""
     return _AGE.pack(age_ns)
 
 

@@ -1,7 +1,7 @@
 """Keeping every content on as many dataservers as it wants: the nameserver's part.
 
 All files are looked at again and again, some with each heartbeat. Where a replica is missing, another
-dataserver is told to copy the content and to join through the primary (`fs.dataserver.copies`); what a
+dataserver is told to copy the content and to join through the primary (`speedwell.fs.dataserver.copies`); what a
 dataserver holds and should not is dropped after a grace period. Nothing of this is kept on disk: after a restart
 heartbeats and the next look at all files bring it back. Times are monotonic seconds, passed in; one thread at a
 time (the service holds a lock).
@@ -13,18 +13,25 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from fs.errors import InvalidArgument, NoSuchFile, SpeedwellError
-from fs.nameserver import requests
-from fs.nameserver.advised_targets import AdvisedTargets
-from fs.nameserver.configuration import LOST_EPOCHS, MAX_EPOCH, Configuration, overtaken, succession, without
-from fs.nameserver.copy_orders import BYTES_IN_FLIGHT, SLOW_BYTES_IN_FLIGHT, CopyOrders
-from fs.nameserver.namespace import Namespace
-from fs.nameserver.placement import Candidate
-from fs.nameserver.placement_advice import PlacementAdvice
-from fs.nameserver.records import Content
-from fs.nameserver.recovery_plan import BALANCED_WITHIN, UNEVEN_BEYOND, State, overfull, plan, targets
-from fs.nameserver.registry import Dataserver, Registry
-from fs.proto import speedwell_pb2 as pb
+from speedwell.fs.errors import InvalidArgument, NoSuchFile, SpeedwellError
+from speedwell.fs.nameserver import requests
+from speedwell.fs.nameserver.advised_targets import AdvisedTargets
+from speedwell.fs.nameserver.configuration import (
+    LOST_EPOCHS,
+    MAX_EPOCH,
+    Configuration,
+    overtaken,
+    succession,
+    without,
+)
+from speedwell.fs.nameserver.copy_orders import BYTES_IN_FLIGHT, SLOW_BYTES_IN_FLIGHT, CopyOrders
+from speedwell.fs.nameserver.namespace import Namespace
+from speedwell.fs.nameserver.placement import Candidate
+from speedwell.fs.nameserver.placement_advice import PlacementAdvice
+from speedwell.fs.nameserver.records import Content
+from speedwell.fs.nameserver.recovery_plan import BALANCED_WITHIN, UNEVEN_BEYOND, State, overfull, plan, targets
+from speedwell.fs.nameserver.registry import Dataserver, Registry
+from speedwell.fs.proto import speedwell_pb2 as pb
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from fs.nameserver.placement import Candidate
+from speedwell.fs.nameserver.placement import Candidate
 
 BALANCED_WITHIN = 0.05
 """Of their disks: dataservers that are nearer to the mean are equally full."""

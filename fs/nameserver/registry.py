@@ -8,11 +8,11 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from fs.errors import AlreadyExists, InvalidArgument, NoReplicaAvailable, NoSpace, StorageFailed
-from fs.nameserver.placement import Candidate
-from fs.nameserver.records import DATASERVER_PREFIX, dataserver_key
-from fs.proto.speedwell_pb2 import DirectoryUse, NumberedDataserver
-from fs.store import Batch, Store, end_of_prefix
+from speedwell.fs.errors import AlreadyExists, InvalidArgument, NoReplicaAvailable, NoSpace, StorageFailed
+from speedwell.fs.nameserver.placement import Candidate
+from speedwell.fs.nameserver.records import DATASERVER_PREFIX, dataserver_key
+from speedwell.fs.proto.speedwell_pb2 import DirectoryUse, NumberedDataserver
+from speedwell.fs.store import Batch, Store, end_of_prefix
 
 LEASE_SECONDS = 3.0
 """How long after its last heartbeat a dataserver counts as alive by default (it sends one every second).

@@ -1,13 +1,20 @@
 """Renaming in the tree, with all the cases of rename(2) and renameat2(2)."""
 
-from fs import paths
-from fs.errors import AlreadyExists, DeviceBusy, DirectoryNotEmpty, InvalidArgument, IsADirectory, NotADirectory
-from fs.nameserver import records
-from fs.nameserver.quota_changes import QuotaChanges
-from fs.nameserver.records import DIRECTORY, ROOT_INODE, Inode
-from fs.nameserver.trash import Trash
-from fs.nameserver.tree import Place
-from fs.store import Batch
+from speedwell.fs import paths
+from speedwell.fs.errors import (
+    AlreadyExists,
+    DeviceBusy,
+    DirectoryNotEmpty,
+    InvalidArgument,
+    IsADirectory,
+    NotADirectory,
+)
+from speedwell.fs.nameserver import records
+from speedwell.fs.nameserver.quota_changes import QuotaChanges
+from speedwell.fs.nameserver.records import DIRECTORY, ROOT_INODE, Inode
+from speedwell.fs.nameserver.trash import Trash
+from speedwell.fs.nameserver.tree import Place
+from speedwell.fs.store import Batch
 
 
 class Renaming(QuotaChanges, Trash):

@@ -9,10 +9,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from fs.controller import Controller
-from fs.errors import SpeedwellError
-from fs.nameserver.dispatch import Requests
-from fs.proto.speedwell_pb2 import StatisticsReply, StatisticsRequest
+from speedwell.fs.controller import Controller
+from speedwell.fs.errors import SpeedwellError
+from speedwell.fs.nameserver.dispatch import Requests
+from speedwell.fs.proto.speedwell_pb2 import StatisticsReply, StatisticsRequest
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from fs import paths
-from fs.errors import InvalidArgument, NameTooLong
-from fs.proto.speedwell_pb2 import DirectoryUse
+from speedwell.fs import paths
+from speedwell.fs.errors import InvalidArgument, NameTooLong
+from speedwell.fs.proto.speedwell_pb2 import DirectoryUse
 
 MAX_MODE = 0o7777
 MAX_OWNER = 2**32 - 2  # the last number means "unchanged" to chown

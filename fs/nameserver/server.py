@@ -13,10 +13,10 @@ from typing import Any
 
 import grpc
 
-from fs import rpc
-from fs.channel import Channel, ConnectionLost
-from fs.errors import NotAuthenticated, SpeedwellError
-from fs.frame_server import IDLE_SECONDS, NO_CERTIFICATE, SEND_STALL_SECONDS
+from speedwell.fs import rpc
+from speedwell.fs.channel import Channel, ConnectionLost
+from speedwell.fs.errors import NotAuthenticated, SpeedwellError
+from speedwell.fs.frame_server import IDLE_SECONDS, NO_CERTIFICATE, SEND_STALL_SECONDS
 
 WORKERS = 4
 """Handlers take microseconds and mostly hold Python's lock: two run as many requests a second as eight."""

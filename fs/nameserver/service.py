@@ -1,7 +1,7 @@
 """What each request of the nameserver does: checks it, asks the namespace, answers.
 
-Requests and replies are the messages of fs/proto/speedwell.proto; errors are those of `fs.errors`. gRPC
-itself is in `fs.nameserver.server`.
+Requests and replies are the messages of fs/proto/speedwell.proto; errors are those of `speedwell.fs.errors`. gRPC
+itself is in `speedwell.fs.nameserver.server`.
 """
 
 import logging
@@ -11,36 +11,36 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 
-from fs import paths
-from fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace, NotSupported
-from fs.limits import MAX_FILE_BYTES
-from fs.nameserver import deletions, requests
-from fs.nameserver.administration import Administration
-from fs.nameserver.age import Age
-from fs.nameserver.asking import asking
-from fs.nameserver.attributes import WireAttributes
-from fs.nameserver.configuration import MAX_EPOCH, change, succession
-from fs.nameserver.grants import Grants
-from fs.nameserver.locks import LockTable
-from fs.nameserver.mirrors import Mirrors
-from fs.nameserver.namespace import Namespace
-from fs.nameserver.namespace_copies import NamespaceCopies
-from fs.nameserver.outcomes import Outcomes
-from fs.nameserver.placement import place, with_room
-from fs.nameserver.placement_advice import PlacementAdvice
-from fs.nameserver.placement_questions import PlacementQuestions
-from fs.nameserver.posix_requests import PosixRequests
-from fs.nameserver.provenance import Provenance
-from fs.nameserver.quota_requests import QuotaRequests
-from fs.nameserver.records import Content, Inode
-from fs.nameserver.recovery import Recovery
-from fs.nameserver.registry import Dataserver, Registry
-from fs.nameserver.sessions import Sessions
-from fs.nameserver.settings import NEVER, Settings
-from fs.nameserver.token_keys import TokenKeys
-from fs.nameserver.trash_requests import TrashRequests
-from fs.proto import speedwell_pb2 as pb
-from fs.store import JournaledStore, Store
+from speedwell.fs import paths
+from speedwell.fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace, NotSupported
+from speedwell.fs.limits import MAX_FILE_BYTES
+from speedwell.fs.nameserver import deletions, requests
+from speedwell.fs.nameserver.administration import Administration
+from speedwell.fs.nameserver.age import Age
+from speedwell.fs.nameserver.asking import asking
+from speedwell.fs.nameserver.attributes import WireAttributes
+from speedwell.fs.nameserver.configuration import MAX_EPOCH, change, succession
+from speedwell.fs.nameserver.grants import Grants
+from speedwell.fs.nameserver.locks import LockTable
+from speedwell.fs.nameserver.mirrors import Mirrors
+from speedwell.fs.nameserver.namespace import Namespace
+from speedwell.fs.nameserver.namespace_copies import NamespaceCopies
+from speedwell.fs.nameserver.outcomes import Outcomes
+from speedwell.fs.nameserver.placement import place, with_room
+from speedwell.fs.nameserver.placement_advice import PlacementAdvice
+from speedwell.fs.nameserver.placement_questions import PlacementQuestions
+from speedwell.fs.nameserver.posix_requests import PosixRequests
+from speedwell.fs.nameserver.provenance import Provenance
+from speedwell.fs.nameserver.quota_requests import QuotaRequests
+from speedwell.fs.nameserver.records import Content, Inode
+from speedwell.fs.nameserver.recovery import Recovery
+from speedwell.fs.nameserver.registry import Dataserver, Registry
+from speedwell.fs.nameserver.sessions import Sessions
+from speedwell.fs.nameserver.settings import NEVER, Settings
+from speedwell.fs.nameserver.token_keys import TokenKeys
+from speedwell.fs.nameserver.trash_requests import TrashRequests
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.store import JournaledStore, Store
 
 log = logging.getLogger(__name__)
 

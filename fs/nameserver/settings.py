@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from fs.errors import InvalidArgument
-from fs.nameserver import requests
-from fs.nameserver.registry import LEASE_SECONDS
+from speedwell.fs.errors import InvalidArgument
+from speedwell.fs.nameserver import requests
+from speedwell.fs.nameserver.registry import LEASE_SECONDS
 
 DEFAULT_REPLICATION = 3
 DEFAULT_MIN_REPLICAS = 2

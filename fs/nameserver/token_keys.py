@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 
 from google.protobuf.message import DecodeError
 
-from fs import tokens
-from fs.errors import StorageFailed
-from fs.identity.bundle import MOST_REVOKED
-from fs.identity.roles import DATASERVER
-from fs.nameserver.records import TOKEN_KEYS_KEY
-from fs.nameserver.registry import Registry
-from fs.proto.speedwell_pb2 import Admission, HeartbeatRequest, ProofKeyReply, Replica, Revocation, TokenKey
-from fs.store import Batch, Store
+from speedwell.fs import tokens
+from speedwell.fs.errors import StorageFailed
+from speedwell.fs.identity.bundle import MOST_REVOKED
+from speedwell.fs.identity.roles import DATASERVER
+from speedwell.fs.nameserver.records import TOKEN_KEYS_KEY
+from speedwell.fs.nameserver.registry import Registry
+from speedwell.fs.proto.speedwell_pb2 import Admission, HeartbeatRequest, ProofKeyReply, Replica, Revocation, TokenKey
+from speedwell.fs.store import Batch, Store
 
 TOLD_MS = 10_000
 """So long before it signs a key is known to dataservers, which send heartbeats each second."""

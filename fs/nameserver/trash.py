@@ -11,13 +11,13 @@ What rename(2) replaces is not kept, nor is a file that has another name still.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fs import paths
-from fs.errors import AlreadyExists, NoSuchFile, NotADirectory
-from fs.nameserver import records
-from fs.nameserver.records import ROOT_INODE, Inode, Superblock
-from fs.nameserver.tree import Place, Tree
-from fs.proto.speedwell_pb2 import TrashPolicy, TrashRecord
-from fs.store import Batch, Store, end_of_prefix
+from speedwell.fs import paths
+from speedwell.fs.errors import AlreadyExists, NoSuchFile, NotADirectory
+from speedwell.fs.nameserver import records
+from speedwell.fs.nameserver.records import ROOT_INODE, Inode, Superblock
+from speedwell.fs.nameserver.tree import Place, Tree
+from speedwell.fs.proto.speedwell_pb2 import TrashPolicy, TrashRecord
+from speedwell.fs.store import Batch, Store, end_of_prefix
 
 ENTRIES_PER_STEP = 500
 """Requests wait meanwhile: some milliseconds."""

@@ -4,13 +4,13 @@ import logging
 import threading
 from collections.abc import Callable
 
-from fs.errors import SpeedwellError
-from fs.limits import MAX_KEEP_SECONDS
-from fs.nameserver import requests
-from fs.nameserver.age import Age
-from fs.nameserver.namespace import Namespace
-from fs.nameserver.records import Inode
-from fs.proto import speedwell_pb2 as pb
+from speedwell.fs.errors import SpeedwellError
+from speedwell.fs.limits import MAX_KEEP_SECONDS
+from speedwell.fs.nameserver import requests
+from speedwell.fs.nameserver.age import Age
+from speedwell.fs.nameserver.namespace import Namespace
+from speedwell.fs.nameserver.records import Inode
+from speedwell.fs.proto import speedwell_pb2 as pb
 
 log = logging.getLogger(__name__)
 

@@ -10,13 +10,13 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from fs import paths
-from fs.errors import DirectoryNotEmpty, InvalidName, NoSuchFile, NotADirectory, StorageFailed
-from fs.nameserver import acls, records
-from fs.nameserver.deletions import enqueue
-from fs.nameserver.quotas import Quotas
-from fs.nameserver.records import DIRECTORY, ROOT_INODE, SYMBOLIC_LINK, Content, Inode, Superblock
-from fs.store import Batch, Store, end_of_prefix
+from speedwell.fs import paths
+from speedwell.fs.errors import DirectoryNotEmpty, InvalidName, NoSuchFile, NotADirectory, StorageFailed
+from speedwell.fs.nameserver import acls, records
+from speedwell.fs.nameserver.deletions import enqueue
+from speedwell.fs.nameserver.quotas import Quotas
+from speedwell.fs.nameserver.records import DIRECTORY, ROOT_INODE, SYMBOLIC_LINK, Content, Inode, Superblock
+from speedwell.fs.store import Batch, Store, end_of_prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class Place:
 
 
 class Tree:
-    """Paths are in wire form (`fs.paths`); `now_ns` is the time of the change."""
+    """Paths are in wire form (`speedwell.fs.paths`); `now_ns` is the time of the change."""
 
     def __init__(self, store: Store, *, now_ns: int, deletion_grace_ns: int,
                  age_ns: Callable[[int], int] = int) -> None:
         """Opens the namespace in `store`, or makes an empty one with a root directory. `age_ns` says for a `now_ns`
-        by which clock things are kept (`fs.nameserver.age`); by default the same.
+        by which clock things are kept (`speedwell.fs.nameserver.age`); by default the same.
 
         Raises StorageFailed if the store holds something else.
         """

@@ -9,13 +9,13 @@ from typing import Any
 
 import grpc
 
-from fs.addresses import parse_address
-from fs.errors import InvalidArgument, StorageFailed
-from fs.identity.bundle import Identity
-from fs.identity.roles import ETCD, host_of
-from fs.proto import etcd_pb2 as pb
-from fs.proto import etcd_pb2_grpc as pb_grpc
-from fs.rpc import RECONNECTION
+from speedwell.fs.addresses import parse_address
+from speedwell.fs.errors import InvalidArgument, StorageFailed
+from speedwell.fs.identity.bundle import Identity
+from speedwell.fs.identity.roles import ETCD, host_of
+from speedwell.fs.proto import etcd_pb2 as pb
+from speedwell.fs.proto import etcd_pb2_grpc as pb_grpc
+from speedwell.fs.rpc import RECONNECTION
 
 ATTEMPT_SECONDS = 2.0
 _PAUSE_SECONDS = 0.05

@@ -4,12 +4,12 @@ import threading
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
-from fs.errors import StorageFailed
-from fs.store.interface import Batch
+from speedwell.fs.errors import StorageFailed
+from speedwell.fs.store.interface import Batch
 
 
 class MemoryStore:
-    """See `fs.store.interface.Store`."""
+    """See `speedwell.fs.store.interface.Store`."""
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}

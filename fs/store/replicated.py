@@ -15,10 +15,10 @@ import time
 import uuid
 from collections.abc import Iterator
 
-from fs.errors import NoSpace, NotLeader, StorageFailed
-from fs.proto import etcd_pb2 as pb
-from fs.store.etcd_client import EtcdClient, Watching
-from fs.store.interface import IDENTITY_KEY, Batch, Store, end_of_prefix
+from speedwell.fs.errors import NoSpace, NotLeader, StorageFailed
+from speedwell.fs.proto import etcd_pb2 as pb
+from speedwell.fs.store.etcd_client import EtcdClient, Watching
+from speedwell.fs.store.interface import IDENTITY_KEY, Batch, Store, end_of_prefix
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ _MIRROR_DATA, _MIRROR_STATE = b"d", b"s"
 
 
 class ReplicatedStore:
-    """See `fs.store.interface.Store`; all of it raises NotLeader on a member that does not lead.
+    """See `speedwell.fs.store.interface.Store`; all of it raises NotLeader on a member that does not lead.
 
     `address` is what others are told while this member leads. `mirror` is closed with the store.
     """

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.coflow_replay.experiment import EMULATED, CoflowScale, emulated_tasks, run_emulated
-from evaluation.experiment import Choices
-from evaluation.papers.mincof import EXPERIMENTS
-from evaluation.results.results_file import ResultsFile
-from sim.coflow_workload import CoflowWorkload
+from speedwell.evaluation.coflow_replay.experiment import EMULATED, CoflowScale, emulated_tasks, run_emulated
+from speedwell.evaluation.experiment import Choices
+from speedwell.evaluation.papers.mincof import EXPERIMENTS
+from speedwell.evaluation.results.results_file import ResultsFile
+from speedwell.sim.coflow_workload import CoflowWorkload
 
 pytestmark = [pytest.mark.root, pytest.mark.full]
 

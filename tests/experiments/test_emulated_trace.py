@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.experiment import Choices
-from evaluation.papers.mayflower import EXPERIMENTS
-from evaluation.replay import agreement
-from evaluation.replay.experiment import emulated_tasks, run_emulated, speedwell
-from evaluation.replay.scale import Scale
-from evaluation.results.results_file import ResultsFile
+from speedwell.evaluation.experiment import Choices
+from speedwell.evaluation.papers.mayflower import EXPERIMENTS
+from speedwell.evaluation.replay import agreement
+from speedwell.evaluation.replay.experiment import emulated_tasks, run_emulated, speedwell
+from speedwell.evaluation.replay.scale import Scale
+from speedwell.evaluation.results.results_file import ResultsFile
 from tests.machine_state import left_on_machine
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]

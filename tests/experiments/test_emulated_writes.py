@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from evaluation.papers.sinbad import RACK_AWARE, SINBAD, WriteMethod
-from evaluation.replay.writes import WriteTrace, run_tasks
+from speedwell.evaluation.papers.sinbad import RACK_AWARE, SINBAD, WriteMethod
+from speedwell.evaluation.replay.writes import WriteTrace, run_tasks
 
 pytestmark = [pytest.mark.root, pytest.mark.full]
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from evaluation.commands.experiment import experiment
-from evaluation.experiment import Choices, Experiment
-from evaluation.papers import mayflower
+from speedwell.evaluation.commands.experiment import experiment
+from speedwell.evaluation.experiment import Choices, Experiment
+from speedwell.evaluation.papers import mayflower
 
 
 def invoke(*arguments: str) -> Result:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from evaluation.commands.experiment import experiment
-from evaluation.experiment import Choices
-from evaluation.papers import mincof
+from speedwell.evaluation.commands.experiment import experiment
+from speedwell.evaluation.experiment import Choices
+from speedwell.evaluation.papers import mincof
 
 
 def test_a_quick_figure_leaves_its_results_and_what_was_assumed(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from evaluation.commands.simulate import simulate
-from topo.fabric import three_tier
+from speedwell.evaluation.commands.simulate import simulate
+from speedwell.topo.fabric import three_tier
 
 
 def invoke(output: Path, *arguments: str) -> Result:

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from evaluation.commands.experiment import experiment
-from evaluation.experiment import Choices
-from evaluation.papers import sinbad
-from evaluation.papers.sinbad_paper import beside_the_paper
-from sim.errors import InvalidSetting
+from speedwell.evaluation.commands.experiment import experiment
+from speedwell.evaluation.experiment import Choices
+from speedwell.evaluation.papers import sinbad
+from speedwell.evaluation.papers.sinbad_paper import beside_the_paper
+from speedwell.sim.errors import InvalidSetting
 
 RACKS, SECONDS = 8, 1400
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 OWN = """
-from controller.policy.registry import Kind, Policy
+from speedwell.controller.policy.registry import Kind, Policy
 for kind in Kind:
     globals()[kind.value] = Policy(kind, f"own{kind.value}", "one for a test", "a test", make=lambda *arguments: None)
 """
@@ -21,7 +21,8 @@ for kind in Kind:
 def test_a_worker_of_a_sweep_offers_the_policies_of_the_users_file(experiment: str, kind: str,
                                                                    tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    code = (f"import evaluation.{experiment}\nfrom controller.policy.registry import POLICIES, Kind\n"
+    code = (f"import speedwell.evaluation.{experiment}\n"
+            "from speedwell.controller.policy.registry import POLICIES, Kind\n"
             f"print(POLICIES.get(Kind.{kind}, 'own{kind.lower()}').name)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False,
                           env={**os.environ, "SPEEDWELL_POLICY_PATH": str(tmp_path / "own.py")})
@@ -29,11 +30,11 @@ def test_a_worker_of_a_sweep_offers_the_policies_of_the_users_file(experiment: s
 
 
 @pytest.mark.parametrize(("command", "kinds"), [
-    (["cluster.cli", "up"], {"replica", "path", "coflow", "placement", "timeslices"}),
-    (["cluster.cli", "simulate"], {"replica", "path"}),
-    (["cluster.cli", "experiment"], {"replica", "path", "coflow", "placement", "timeslices"}),
-    (["controller.main"], {"replica", "path", "coflow", "placement"}),
-    (["controller.timeslices.main"], {"timeslices"})])
+    (["speedwell.cluster.cli", "up"], {"replica", "path", "coflow", "placement", "timeslices"}),
+    (["speedwell.cluster.cli", "simulate"], {"replica", "path"}),
+    (["speedwell.cluster.cli", "experiment"], {"replica", "path", "coflow", "placement", "timeslices"}),
+    (["speedwell.controller.main"], {"replica", "path", "coflow", "placement"}),
+    (["speedwell.controller.timeslices.main"], {"timeslices"})])
 def test_the_help_of_whatever_takes_policies_has_those_of_the_users_file(
         command: list[str], kinds: set[str], tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)

@@ -9,22 +9,22 @@ from random import Random
 
 import pytest
 
-from controller.policy.coflows.coflow import CoflowScheduler
-from controller.policy.errors import InvalidPolicy, UnknownPolicy
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.graph import Path as NetworkPath
-from controller.policy.placements.request import Candidate, PlacementRequest
-from controller.policy.placements.sinbad import MeasuredBy
-from controller.policy.registry import POLICIES, Kind, Policy, PolicyRegistry
+from speedwell.controller.policy.coflows.coflow import CoflowScheduler
+from speedwell.controller.policy.errors import InvalidPolicy, UnknownPolicy
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.graph import Path as NetworkPath
+from speedwell.controller.policy.placements.request import Candidate, PlacementRequest
+from speedwell.controller.policy.placements.sinbad import MeasuredBy
+from speedwell.controller.policy.registry import POLICIES, Kind, Policy, PolicyRegistry
 from tests.unit.policy.networks import network_with
 
 ROOT = Path(__file__).parents[2]
 
 NEW_POLICIES = """
 from random import Random
-from controller.policy.coflows.coflow_comparators import FairSharing
-from controller.policy.placements.rack_aware import RackAware
-from controller.policy.registry import POLICIES, Kind, Policy
+from speedwell.controller.policy.coflows.coflow_comparators import FairSharing
+from speedwell.controller.policy.placements.rack_aware import RackAware
+from speedwell.controller.policy.registry import POLICIES, Kind, Policy
 
 class Last:
     def choose(self, request, reachable, now):
@@ -40,19 +40,19 @@ POLICIES.register(Policy(Kind.PLACEMENT, "anywhere", "for a test", "a test",
 import json
 from pathlib import Path
 from click.testing import CliRunner
-from cluster.commands.up import up
-from cluster.fabric import FabricCluster
-from cluster.fabric_settings import FabricSettings
-from controller.errors import InvalidSettings
-from controller.main import command as controller
-from controller.policy.reads.selection import Selector
-from controller.policy.reads.selection_request import Replica, SelectionRequest
-from controller.reads.models import ReadBody
-from controller.settings import load_settings
-from evaluation.papers.reads import method_of
-from evaluation.papers.mincof import _scheduler
-from sim.fabric_network import network_of
-from topo.fabric import spine_leaf
+from speedwell.cluster.commands.up import up
+from speedwell.cluster.fabric import FabricCluster
+from speedwell.cluster.fabric_settings import FabricSettings
+from speedwell.controller.errors import InvalidSettings
+from speedwell.controller.main import command as controller
+from speedwell.controller.policy.reads.selection import Selector
+from speedwell.controller.policy.reads.selection_request import Replica, SelectionRequest
+from speedwell.controller.reads.models import ReadBody
+from speedwell.controller.settings import load_settings
+from speedwell.evaluation.papers.reads import method_of
+from speedwell.evaluation.papers.mincof import _scheduler
+from speedwell.sim.fabric_network import network_of
+from speedwell.topo.fabric import spine_leaf
 
 fabric = spine_leaf(leaves=2, spines=2, hosts_per_leaf=2, host_bps=1e9, oversubscription=1)
 for command in (controller, up):
@@ -137,7 +137,7 @@ def test_names_are_had_once_and_unknown_ones_are_told_with_the_known() -> None:
 
 
 def test_naming_policies_imports_nothing_that_computes() -> None:
-    done = subprocess.run([sys.executable, "-c", "import sys, controller.policy.registry; "
+    done = subprocess.run([sys.executable, "-c", "import sys, speedwell.controller.policy.registry; "
                            "print([name for name in ('numba', 'numpy', 'networkx') if name in sys.modules])"],
                           capture_output=True, text=True, timeout=60, cwd=ROOT, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,7 +1,7 @@
 """A fabric as running machines: hosts and switches in network namespaces of this machine, built with Mininet."""
 
-from topo.emulation.emulation import Emulation
-from topo.emulation.errors import (
+from speedwell.topo.emulation.emulation import Emulation
+from speedwell.topo.emulation.errors import (
     AddressConflict,
     EmulationError,
     EmulationRunning,
@@ -9,8 +9,8 @@ from topo.emulation.errors import (
     MissingRequirement,
     TooLarge,
 )
-from topo.emulation.reservation import remove_leftovers
-from topo.emulation.settings import INSECURE, Settings
+from speedwell.topo.emulation.reservation import remove_leftovers
+from speedwell.topo.emulation.settings import INSECURE, Settings
 
 __all__ = ["INSECURE", "AddressConflict", "Emulation", "EmulationError", "EmulationRunning", "InvalidSettings",
            "MissingRequirement", "Settings", "TooLarge", "remove_leftovers"]

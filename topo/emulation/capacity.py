@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from topo.emulation.errors import TooLarge
-from topo.fabric import Fabric
+from speedwell.topo.emulation.errors import TooLarge
+from speedwell.topo.fabric import Fabric
 
 MAX_NODES = 1023    # ports of the Linux bridge that is the management network
 SWITCH_BYTES = 18 << 20     # proportional set size of its ovsdb-server and ovs-vswitchd

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from topo.emulation.errors import MissingRequirement
+from speedwell.topo.emulation.errors import MissingRequirement
 
 _SETTINGS = Path("/proc/sys/net/ipv4")
 _DEFAULT = "cubic"

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import requests
 
-from topo.emulation.errors import NotDiscovered
-from topo.fabric import Fabric
-from topo.waiting import wait_for
+from speedwell.topo.emulation.errors import NotDiscovered
+from speedwell.topo.fabric import Fabric
+from speedwell.topo.waiting import wait_for
 
 DISCOVERY_TIMEOUT_SECONDS = 45.0
 FULL_SECONDS = 5.0

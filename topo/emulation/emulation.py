@@ -11,18 +11,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from topo.emulation import capacity, management, namespace, processes, requirements
-from topo.emulation import congestion_control as tcp
-from topo.emulation.errors import EmulationError
-from topo.emulation.reservation import Reservation
-from topo.emulation.settings import Settings
-from topo.fabric import Fabric, hosts_file
-from topo.fabric.addresses import MACHINE_ADDRESS
+from speedwell.topo.emulation import capacity, management, namespace, processes, requirements
+from speedwell.topo.emulation import congestion_control as tcp
+from speedwell.topo.emulation.errors import EmulationError
+from speedwell.topo.emulation.reservation import Reservation
+from speedwell.topo.emulation.settings import Settings
+from speedwell.topo.fabric import Fabric, hosts_file
+from speedwell.topo.fabric.addresses import MACHINE_ADDRESS
 
 if TYPE_CHECKING:
     from mininet.net import Mininet
 
-    from topo.emulation.nodes import FabricSwitch
+    from speedwell.topo.emulation.nodes import FabricSwitch
 
 log = logging.getLogger(__name__)
 
@@ -193,8 +193,8 @@ class Emulation:
     def _start(self, progress: Progress) -> None:
         from mininet.net import Mininet  # not importable on every machine, which `requirements.check` reports
 
-        from topo.emulation.nodes import Site
-        from topo.emulation.topology import FabricTopo
+        from speedwell.topo.emulation.nodes import Site
+        from speedwell.topo.emulation.topology import FabricTopo
 
         reservation = Reservation(f"fabric {self.fabric.name} in {self.directory}")
         self._cleanup.push(reservation.release)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import requests
 
-from fs.identity import files, places
-from fs.identity.authority import Authority
-from fs.identity.roles import CONTROLLER, OPERATOR, SWITCH
-from topo.fabric.addresses import MACHINE_ADDRESS
+from speedwell.fs.identity import files, places
+from speedwell.fs.identity.authority import Authority
+from speedwell.fs.identity.roles import CONTROLLER, OPERATOR, SWITCH
+from speedwell.topo.fabric.addresses import MACHINE_ADDRESS
 
 FOLDER = "identity"
 REST_PORT = 8080

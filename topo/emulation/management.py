@@ -10,9 +10,9 @@ from typing import Any
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
-from topo.emulation.capacity import MAX_NODES
-from topo.emulation.errors import AddressConflict, EmulationError
-from topo.fabric.addresses import (
+from speedwell.topo.emulation.capacity import MAX_NODES
+from speedwell.topo.emulation.errors import AddressConflict, EmulationError
+from speedwell.topo.fabric.addresses import (
     MACHINE_ADDRESS,
     MANAGEMENT_NETWORK,
     host_management_address,

@@ -16,7 +16,7 @@ from mininet.log import info, warn
 from mininet.net import Mininet
 from mininet.node import Controller
 
-from topo.emulation import (
+from speedwell.topo.emulation import (
     capacity,
     congestion_control,
     identities,
@@ -25,16 +25,16 @@ from topo.emulation import (
     processes,
     requirements,
 )
-from topo.emulation.discovery import wait_for_hosts, wait_for_network
-from topo.emulation.errors import EmulationError, MissingRequirement
-from topo.emulation.nodes import FabricSwitch, Site
-from topo.emulation.prompt import FabricCLI
-from topo.emulation.reservation import RUN_DIRECTORY, Reservation
-from topo.emulation.settings import INSECURE, FailMode, Settings
-from topo.emulation.topology import FabricTopo
-from topo.fabric import Fabric, InvalidFabric, hosts_file
-from topo.fabric.addresses import MACHINE_ADDRESS, switch_management_address
-from topo.fabric_spec import PARAMETERS, build, read_fabric
+from speedwell.topo.emulation.discovery import wait_for_hosts, wait_for_network
+from speedwell.topo.emulation.errors import EmulationError, MissingRequirement
+from speedwell.topo.emulation.nodes import FabricSwitch, Site
+from speedwell.topo.emulation.prompt import FabricCLI
+from speedwell.topo.emulation.reservation import RUN_DIRECTORY, Reservation
+from speedwell.topo.emulation.settings import INSECURE, FailMode, Settings
+from speedwell.topo.emulation.topology import FabricTopo
+from speedwell.topo.fabric import Fabric, InvalidFabric, hosts_file
+from speedwell.topo.fabric.addresses import MACHINE_ADDRESS, switch_management_address
+from speedwell.topo.fabric_spec import PARAMETERS, build, read_fabric
 
 _DIRECTORY = RUN_DIRECTORY / "mn"
 _SETTINGS = ("shaped", "mtu", "queue_packets", "fail_mode")

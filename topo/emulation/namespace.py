@@ -6,11 +6,11 @@ import threading
 from collections.abc import Sequence
 from ipaddress import IPv4Address
 
-from topo import network_namespace
-from topo.emulation import processes
-from topo.emulation.errors import EmulationError
-from topo.emulation.management import NODE_INTERFACE
-from topo.fabric.addresses import (
+from speedwell.topo import network_namespace
+from speedwell.topo.emulation import processes
+from speedwell.topo.emulation.errors import EmulationError
+from speedwell.topo.emulation.management import NODE_INTERFACE
+from speedwell.topo.fabric.addresses import (
     FABRIC_NETWORK,
     KEY_GATEWAY,
     KEY_GATEWAY_MAC,

@@ -12,16 +12,16 @@ from mininet.node import Host, Node, Switch
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
-from fs.identity import files
-from topo.emulation import namespace, processes, shaping
-from topo.emulation.errors import EmulationError
-from topo.emulation.management import ManagementNetwork
-from topo.emulation.openvswitch import BRIDGE, DATABASE_PORT, OpenVSwitch
-from topo.emulation.requirements import DatapathType
-from topo.emulation.settings import Settings
-from topo.fabric import Fabric
-from topo.fabric.addresses import FABRIC_NETWORK, MACHINE_ADDRESS
-from topo.fabric.hosts_file import NAME, hosts_file
+from speedwell.fs.identity import files
+from speedwell.topo.emulation import namespace, processes, shaping
+from speedwell.topo.emulation.errors import EmulationError
+from speedwell.topo.emulation.management import ManagementNetwork
+from speedwell.topo.emulation.openvswitch import BRIDGE, DATABASE_PORT, OpenVSwitch
+from speedwell.topo.emulation.requirements import DatapathType
+from speedwell.topo.emulation.settings import Settings
+from speedwell.topo.fabric import Fabric
+from speedwell.topo.fabric.addresses import FABRIC_NETWORK, MACHINE_ADDRESS
+from speedwell.topo.fabric.hosts_file import NAME, hosts_file
 
 _CONTROLLER_MAX_BACKOFF_MILLISECONDS = 1000
 _CONTROLLER_INACTIVITY_PROBE_MILLISECONDS = 5000

@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from topo.emulation import processes
-from topo.emulation.errors import EmulationError
-from topo.emulation.requirements import switch_schema
+from speedwell.topo.emulation import processes
+from speedwell.topo.emulation.errors import EmulationError
+from speedwell.topo.emulation.requirements import switch_schema
 
 BRIDGE = "br0"
 DATABASE_PORT = 6640

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from topo.emulation.errors import EmulationError
+from speedwell.topo.emulation.errors import EmulationError
 
 MARKER_VARIABLE = "SPEEDWELL_EMULATION"
 COMMAND_TIMEOUT_SECONDS = 30.0

@@ -6,7 +6,7 @@ from typing import Any
 from mininet.cli import CLI
 from mininet.log import error, output
 
-from topo.emulation.throughput import measure
+from speedwell.topo.emulation.throughput import measure
 
 _IPERF_SECONDS = 5
 

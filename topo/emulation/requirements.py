@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Literal
 
-from topo.emulation.errors import MissingRequirement
+from speedwell.topo.emulation.errors import MissingRequirement
 
 DatapathType = Literal["system", "netdev"]
 

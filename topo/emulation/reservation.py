@@ -7,8 +7,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from topo.emulation import management, processes
-from topo.emulation.errors import EmulationError, EmulationRunning
+from speedwell.topo.emulation import management, processes
+from speedwell.topo.emulation.errors import EmulationError, EmulationRunning
 
 RUN_DIRECTORY = Path("/run/speedwell")
 RECORD = "emulation.json"

@@ -5,8 +5,8 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Literal
 
-from topo.emulation.errors import InvalidSettings
-from topo.fabric.addresses import MACHINE_ADDRESS
+from speedwell.topo.emulation.errors import InvalidSettings
+from speedwell.topo.fabric.addresses import MACHINE_ADDRESS
 
 LABELS_BYTES = 100  # what the links between switches carry beyond a host's packet: a stack of MPLS labels
 _MAX_MTU = 65535 - LABELS_BYTES
@@ -32,7 +32,7 @@ class Settings:
     give each class a queue (docs/reference/switch-tables.md); `best_effort_packets` is then the length of
     the queue of class 0.
     `identities` has a directory for each switch with the key and certificate of its datapath id
-    (`fs.identity.bundle`): then OpenFlow and the switches' databases are over TLS alone.
+    (`speedwell.fs.identity.bundle`): then OpenFlow and the switches' databases are over TLS alone.
     With `fail_mode` "standalone" a switch without a controller learns addresses like a bridge, which suits
     fabrics without loops only.
     """

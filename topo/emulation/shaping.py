@@ -5,7 +5,7 @@ interface is made and holds for every class that Open vSwitch or `tc` adds to th
 either. Further queues of a port become further entries in `queues` of its QoS record.
 """
 
-from topo.emulation.settings import Settings
+from speedwell.topo.emulation.settings import Settings
 
 _ETHERNET_HEADER_BYTES = 14
 _BURST_SECONDS = 0.001

@@ -5,9 +5,9 @@ import shutil
 import subprocess
 from typing import Any
 
-from topo.emulation import processes
-from topo.emulation.errors import EmulationError, MissingRequirement
-from topo.emulation.nodes import FabricHost
+from speedwell.topo.emulation import processes
+from speedwell.topo.emulation.errors import EmulationError, MissingRequirement
+from speedwell.topo.emulation.nodes import FabricHost
 
 _PORT = 5201
 _CONNECT_TIMEOUT_MILLISECONDS = 5000

@@ -4,9 +4,9 @@ from typing import Any
 
 from mininet.topo import Topo
 
-from topo.emulation.nodes import FabricHost, FabricLink, FabricSwitch, Site
-from topo.fabric import Fabric
-from topo.fabric.addresses import FABRIC_NETWORK
+from speedwell.topo.emulation.nodes import FabricHost, FabricLink, FabricSwitch, Site
+from speedwell.topo.fabric import Fabric
+from speedwell.topo.fabric.addresses import FABRIC_NETWORK
 
 
 class FabricTopo(Topo):  # type: ignore[misc]

@@ -12,9 +12,9 @@ Their product is the core-to-rack ratio, the number that papers quote: with the 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from topo.fabric import addresses
-from topo.fabric.errors import InvalidFabric
-from topo.fabric.model import Fabric, Host, Link, Switch, Tier
+from speedwell.topo.fabric import addresses
+from speedwell.topo.fabric.errors import InvalidFabric
+from speedwell.topo.fabric.model import Fabric, Host, Link, Switch, Tier
 
 MAYFLOWER_OVERSUBSCRIPTION: Mapping[str, float] = MappingProxyType({"edge": 2.0, "aggregation": 4.0})
 FULL_BISECTION: Mapping[str, float] = MappingProxyType({"edge": 1.0, "aggregation": 1.0})

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from topo.fabric.addresses import MACHINE_ADDRESS
-from topo.fabric.model import Fabric
+from speedwell.topo.fabric.addresses import MACHINE_ADDRESS
+from speedwell.topo.fabric.model import Fabric
 
 NAME = "hosts"
 """Of the file in an emulation's directory."""

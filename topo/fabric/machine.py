@@ -5,9 +5,9 @@ from dataclasses import replace
 from ipaddress import IPv4Address
 from itertools import count
 
-from topo.fabric.addresses import MAX_HOSTS_PER_RACK, host_management_address
-from topo.fabric.errors import InvalidFabric
-from topo.fabric.model import Fabric, Host, Link
+from speedwell.topo.fabric.addresses import MAX_HOSTS_PER_RACK, host_management_address
+from speedwell.topo.fabric.errors import InvalidFabric
+from speedwell.topo.fabric.model import Fabric, Host, Link
 
 NAME = "machine"
 

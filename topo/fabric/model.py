@@ -11,9 +11,9 @@ from typing import Any, Literal
 import networkx
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from controller.validation import reason
-from topo.fabric.addresses import FABRIC_NETWORK, MACHINE_ADDRESS, MANAGEMENT_NETWORK
-from topo.fabric.errors import InvalidFabric, UnknownNode
+from speedwell.controller.validation import reason
+from speedwell.topo.fabric.addresses import FABRIC_NETWORK, MACHINE_ADDRESS, MANAGEMENT_NETWORK
+from speedwell.topo.fabric.errors import InvalidFabric, UnknownNode
 
 Tier = Literal["edge", "aggregation", "core"]
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from controller.policy.coflows import coflow_kernels, coflow_order
-from controller.policy.compiled import Integers, Reals
-from controller.policy.compiled import compiled_for_threads as compiled
-from controller.policy.errors import InvalidArrays
+from speedwell.controller.policy.coflows import coflow_kernels, coflow_order
+from speedwell.controller.policy.compiled import Integers, Reals
+from speedwell.controller.policy.compiled import compiled_for_threads as compiled
+from speedwell.controller.policy.errors import InvalidArrays
 
 _PROBLEMS = ("", "a coflow has no row in `first` and `count`", "a coflow's flows lie outside of `flows`",
              "a flow has no row", "a flow uses a link that there is not",

@@ -28,8 +28,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from controller.policy.errors import InvalidRequest
-from controller.policy.network.graph import Path
+from speedwell.controller.policy.errors import InvalidRequest
+from speedwell.controller.policy.network.graph import Path
 
 BITS_PER_BYTE = 8
 AGAIN_SECONDS = 1.0

@@ -26,13 +26,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from controller.policy.coflows import checked_kernels as kernels
-from controller.policy.coflows.coflow import ServiceClass
-from controller.policy.coflows.coflow_kernels import FULL
-from controller.policy.coflows.live_coflows import LiveCoflow, LiveFlow, TableScheduler, hashed, without_rates
-from controller.policy.compiled import Integers, Reals
-from controller.policy.network.graph import Network
-from controller.policy.network.maxmin import global_shares
+from speedwell.controller.policy.coflows import checked_kernels as kernels
+from speedwell.controller.policy.coflows.coflow import ServiceClass
+from speedwell.controller.policy.coflows.coflow_kernels import FULL
+from speedwell.controller.policy.coflows.live_coflows import (
+    LiveCoflow,
+    LiveFlow,
+    TableScheduler,
+    hashed,
+    without_rates,
+)
+from speedwell.controller.policy.compiled import Integers, Reals
+from speedwell.controller.policy.network.graph import Network
+from speedwell.controller.policy.network.maxmin import global_shares
 
 PRIORITIES = 8
 

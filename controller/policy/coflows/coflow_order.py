@@ -10,8 +10,8 @@ A change here must not call into another module: numba's cache looks at this fil
 
 import numpy as np
 
-from controller.policy.compiled import Integers, Reals
-from controller.policy.compiled import compiled_for_threads as compiled
+from speedwell.controller.policy.compiled import Integers, Reals
+from speedwell.controller.policy.compiled import compiled_for_threads as compiled
 
 WORTH = 1e-9
 """A move has to shorten the sum of ends by this part: less is rounding."""

@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from controller.policy.coflows import checked_kernels as kernels
-from controller.policy.coflows.coflow import (
+from speedwell.controller.policy.coflows import checked_kernels as kernels
+from speedwell.controller.policy.coflows.coflow import (
     AGAIN_SECONDS,
     BITS_PER_BYTE,
     Assignment,
@@ -35,8 +35,8 @@ from controller.policy.coflows.coflow import (
     ServiceClass,
     require_bytes,
 )
-from controller.policy.compiled import Integers, Reals
-from controller.policy.errors import (
+from speedwell.controller.policy.compiled import Integers, Reals
+from speedwell.controller.policy.errors import (
     DuplicateFlow,
     InvalidRequest,
     NoPath,
@@ -45,7 +45,7 @@ from controller.policy.errors import (
     UnknownLink,
     UnknownNode,
 )
-from controller.policy.network.graph import Network, Path
+from speedwell.controller.policy.network.graph import Network, Path
 
 PRIORITIES = 8
 WORTH = 0.05

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from hashlib import blake2b
 from itertools import count
 
-from controller.policy.coflows.coflow import (
+from speedwell.controller.policy.coflows.coflow import (
     AGAIN_SECONDS,
     BITS_PER_BYTE,
     Assignment,
@@ -19,8 +19,8 @@ from controller.policy.coflows.coflow import (
     ServiceClass,
     require_bytes,
 )
-from controller.policy.errors import DuplicateFlow, InvalidRequest, NoPath, UnknownCoflow, UnknownFlow
-from controller.policy.network.graph import Network, Path
+from speedwell.controller.policy.errors import DuplicateFlow, InvalidRequest, NoPath, UnknownCoflow, UnknownFlow
+from speedwell.controller.policy.network.graph import Network, Path
 
 UNREPORTED_PART = 0.01
 """Of what a flow reported: so much is taken to be left at least, until it says otherwise."""

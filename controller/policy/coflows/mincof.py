@@ -25,12 +25,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from controller.policy.coflows.coflow import BITS_PER_BYTE, Coflow, Schedule, ServiceClass
-from controller.policy.coflows.live_coflows import LiveCoflow, LiveFlow, TableScheduler, without_rates
-from controller.policy.errors import InvalidRequest
-from controller.policy.network.graph import Network
-from controller.policy.network.path_table import PathTable
-from controller.policy.reads.rerouting import Tcp, gain, loss
+from speedwell.controller.policy.coflows.coflow import BITS_PER_BYTE, Coflow, Schedule, ServiceClass
+from speedwell.controller.policy.coflows.live_coflows import LiveCoflow, LiveFlow, TableScheduler, without_rates
+from speedwell.controller.policy.errors import InvalidRequest
+from speedwell.controller.policy.network.graph import Network
+from speedwell.controller.policy.network.path_table import PathTable
+from speedwell.controller.policy.reads.rerouting import Tcp, gain, loss
 
 SCHEDULED_SHARE, STARVED_SHARE, BEST_EFFORT_SHARE = 0.5, 0.2, 0.3
 """Of a link's capacity (section III-B)."""

@@ -10,10 +10,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.policy.errors import NoSuchKeyOwner
-from controller.policy.network.graph import Network
-from controller.policy.network.prefixes import ADDRESS_BITS, Prefix
-from controller.policy.network.tiers import Tiers
+from speedwell.controller.policy.errors import NoSuchKeyOwner
+from speedwell.controller.policy.network.graph import Network
+from speedwell.controller.policy.network.prefixes import ADDRESS_BITS, Prefix
+from speedwell.controller.policy.network.tiers import Tiers
 
 SPACE: Prefix = (100 << 24 | 64 << 16, 10)
 """100.64.0.0/10, which carriers' NAT has and no data centre routes (RFC 6598)."""

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 
-from controller.policy.errors import InvalidCounts, NoIdleServer, UnknownServer
-from controller.policy.metadata.blocks import IPV4, Block, Node, Tables, halves, joined, nodes_above, size
-from controller.policy.network.graph import Network
-from controller.policy.network.prefixes import ADDRESS_BITS, Prefix
+from speedwell.controller.policy.errors import InvalidCounts, NoIdleServer, UnknownServer
+from speedwell.controller.policy.metadata.blocks import IPV4, Block, Node, Tables, halves, joined, nodes_above, size
+from speedwell.controller.policy.network.graph import Network
+from speedwell.controller.policy.network.prefixes import ADDRESS_BITS, Prefix
 
 LEFT_AT_LEAST, LEFT_AT_MOST = 0.4, 0.6
 """Of a full server's keys, so many stay where they are (section VI-B)."""

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from controller.policy.errors import InvalidCounts
-from controller.policy.metadata.blocks import TABLE_LIMIT, Node, Tables, owner
-from controller.policy.metadata.layout import UNITS, Layout
-from controller.policy.network.prefixes import ADDRESS_BITS
+from speedwell.controller.policy.errors import InvalidCounts
+from speedwell.controller.policy.metadata.blocks import TABLE_LIMIT, Node, Tables, owner
+from speedwell.controller.policy.metadata.layout import UNITS, Layout
+from speedwell.controller.policy.network.prefixes import ADDRESS_BITS
 
 EVENEST = 1.25
 """The busiest server over the mean that is aimed at."""

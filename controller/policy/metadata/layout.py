@@ -18,8 +18,8 @@ from functools import cached_property
 from itertools import groupby
 from math import ceil
 
-from controller.policy.errors import NoIdleServer, UnknownServer
-from controller.policy.metadata.blocks import SPACE, Block, Node, Tables, compressed, prefixes_between, size
+from speedwell.controller.policy.errors import NoIdleServer, UnknownServer
+from speedwell.controller.policy.metadata.blocks import SPACE, Block, Node, Tables, compressed, prefixes_between, size
 
 UNITS = 1 << 18
 """Boundaries are multiples of this part of the key space: a /28 of the /10."""

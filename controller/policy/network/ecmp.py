@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from controller.policy.errors import NoPath
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.graph import Path
+from speedwell.controller.policy.errors import NoPath
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.graph import Path
 
 _KEY_BITS = 64
 

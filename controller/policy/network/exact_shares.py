@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from controller.policy.network.graph import Link, Network, Path
-from controller.policy.network.maxmin import global_shares
+from speedwell.controller.policy.network.graph import Link, Network, Path
+from speedwell.controller.policy.network.maxmin import global_shares
 
 NOISE = 0.02
 """The part of a capacity up to which unexplained traffic is taken for counters that do not fit together."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.policy.network.graph import Network
+from speedwell.controller.policy.network.graph import Network
 
 
 def smallest_network() -> Network:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.policy.errors import InvalidNetwork, UnknownLink, UnknownNode
+from speedwell.controller.policy.errors import InvalidNetwork, UnknownLink, UnknownNode
 
 Link = tuple[str, str]
 MAX_GONE_LINKS = 1024

@@ -16,9 +16,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
-from controller.policy.errors import LabelsExhausted, UnknownPath
-from controller.policy.network.graph import Link, Path
-from controller.policy.network.path_trees import MAX_CHOICES, PathTrees, bits_of
+from speedwell.controller.policy.errors import LabelsExhausted, UnknownPath
+from speedwell.controller.policy.network.graph import Link, Path
+from speedwell.controller.policy.network.path_trees import MAX_CHOICES, PathTrees, bits_of
 
 FIRST_LABEL = 16
 """Labels 0 to 15 are reserved (RFC 3032, section 2.1)."""

@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from controller.policy.errors import InvalidMeasurement
-from controller.policy.network.graph import Link, Network
+from speedwell.controller.policy.errors import InvalidMeasurement
+from speedwell.controller.policy.network.graph import Link, Network
 
 SMOOTHING = 0.2
 """Weight of a new measurement in the moving average (the paper's alpha)."""

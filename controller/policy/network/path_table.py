@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from controller.policy.network.graph import Network
-from controller.policy.network.maxmin import RELATIVE_TOLERANCE
+from speedwell.controller.policy.network.graph import Network
+from speedwell.controller.policy.network.maxmin import RELATIVE_TOLERANCE
 
 
 class PathTable:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import lru_cache
 from itertools import pairwise
 
-from controller.policy.network.graph import Link
+from speedwell.controller.policy.network.graph import Link
 
 MAX_CHOICES = 256
 """Trees for one destination at most; where a switch has more paths, they are a part of them, spread over all its next

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 
-from controller.policy.network.graph import Link, Network
+from speedwell.controller.policy.network.graph import Link, Network
 
 _POD_RUNGS = 2
 

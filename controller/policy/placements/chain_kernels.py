@@ -6,7 +6,7 @@ A change here must not call into another module: numba's cache looks at this fil
 
 import numpy as np
 
-from controller.policy.compiled import Integers, Reals, compiled
+from speedwell.controller.policy.compiled import Integers, Reals, compiled
 
 
 @compiled

@@ -13,12 +13,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from controller.policy.compiled import Integers, Reals
-from controller.policy.errors import InvalidMeasurement
-from controller.policy.network.graph import Link, Network
-from controller.policy.network.tiers import Rung, Tiers
-from controller.policy.placements import chain_kernels as kernels
-from controller.policy.placements.sinbad import MeasuredBy
+from speedwell.controller.policy.compiled import Integers, Reals
+from speedwell.controller.policy.errors import InvalidMeasurement
+from speedwell.controller.policy.network.graph import Link, Network
+from speedwell.controller.policy.network.tiers import Rung, Tiers
+from speedwell.controller.policy.placements import chain_kernels as kernels
+from speedwell.controller.policy.placements.sinbad import MeasuredBy
 
 LEAST_SHARE = 0.1
 """Of a place that other traffic fills, writes still get this part."""

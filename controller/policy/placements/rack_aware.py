@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from random import Random
 
-from controller.policy.network.graph import Link, Network
-from controller.policy.placements.request import (
+from speedwell.controller.policy.network.graph import Link, Network
+from speedwell.controller.policy.placements.request import (
     Candidate,
     Destination,
     Placement,

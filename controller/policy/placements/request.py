@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from controller.policy.errors import ImpossiblePlacement, InvalidRequest
-from controller.policy.network.graph import Link, Network
+from speedwell.controller.policy.errors import ImpossiblePlacement, InvalidRequest
+from speedwell.controller.policy.network.graph import Link, Network
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,10 @@ from enum import Enum
 from itertools import pairwise
 from random import Random
 
-from controller.policy.network.graph import Link, Network
-from controller.policy.network.link_estimate import LinkEstimates
-from controller.policy.network.tiers import Rung, Tiers, apart
-from controller.policy.placements.request import (
+from speedwell.controller.policy.network.graph import Link, Network
+from speedwell.controller.policy.network.link_estimate import LinkEstimates
+from speedwell.controller.policy.network.tiers import Rung, Tiers, apart
+from speedwell.controller.policy.placements.request import (
     Candidate,
     Destination,
     Placement,

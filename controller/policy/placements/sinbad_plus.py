@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
-from controller.policy.network.graph import Link, Network
-from controller.policy.placements.chain_shares import ChainShares
-from controller.policy.placements.request import (
+from speedwell.controller.policy.network.graph import Link, Network
+from speedwell.controller.policy.placements.chain_shares import ChainShares
+from speedwell.controller.policy.placements.request import (
     Candidate,
     Destination,
     Placement,
@@ -25,7 +25,7 @@ from controller.policy.placements.request import (
     fitting,
     unfit,
 )
-from controller.policy.placements.sinbad import MeasuredBy
+from speedwell.controller.policy.placements.sinbad import MeasuredBy
 
 WIDTH = 4
 """So many beginnings of chains are continued, and so many racks are looked at beside the senders'."""

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from controller.policy.compiled import Integers, Reals, Records
-from controller.policy.network.graph import Path
-from controller.policy.reads import share_kernels as kernels
+from speedwell.controller.policy.compiled import Integers, Reals, Records
+from speedwell.controller.policy.network.graph import Path
+from speedwell.controller.policy.reads import share_kernels as kernels
 
 FIRST_FLOWS, FIRST_LINKS, FIRST_ROOM, FIRST_WIDTH = 64, 64, 8, 8
 BACKGROUND_ORDER = 1 << 62

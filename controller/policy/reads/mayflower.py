@@ -25,13 +25,13 @@ from itertools import accumulate
 
 import numpy as np
 
-from controller.policy.compiled import Integers, Records
-from controller.policy.errors import DuplicateFlow, InvalidMeasurement, NoPath, UnknownNode
-from controller.policy.network.graph import Link, Network, Path
-from controller.policy.reads import progressive_filling
-from controller.policy.reads import share_kernels as kernels
-from controller.policy.reads.link_load import ReadFlow, ShareTable
-from controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
+from speedwell.controller.policy.compiled import Integers, Records
+from speedwell.controller.policy.errors import DuplicateFlow, InvalidMeasurement, NoPath, UnknownNode
+from speedwell.controller.policy.network.graph import Link, Network, Path
+from speedwell.controller.policy.reads import progressive_filling
+from speedwell.controller.policy.reads import share_kernels as kernels
+from speedwell.controller.policy.reads.link_load import ReadFlow, ShareTable
+from speedwell.controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
 
 
 class Mayflower:

@@ -33,11 +33,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from controller.policy.errors import DuplicateFlow, NoPath, UnknownNode
-from controller.policy.network.exact_shares import ExactShares, SharedFlow, ShareTrial
-from controller.policy.network.graph import Link, Network, Path
-from controller.policy.reads.multi_replica import Subflow
-from controller.policy.reads.selection_request import Considered, Replica, Selection, SelectionRequest
+from speedwell.controller.policy.errors import DuplicateFlow, NoPath, UnknownNode
+from speedwell.controller.policy.network.exact_shares import ExactShares, SharedFlow, ShareTrial
+from speedwell.controller.policy.network.graph import Link, Network, Path
+from speedwell.controller.policy.reads.multi_replica import Subflow
+from speedwell.controller.policy.reads.selection_request import Considered, Replica, Selection, SelectionRequest
 
 FREE = 0.1
 """The part of its capacity that a link must have to spare for a new part. What is free is mostly next to nothing or

@@ -14,10 +14,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from controller.policy.errors import NoPath
-from controller.policy.network.maxmin import RELATIVE_TOLERANCE
-from controller.policy.reads.mayflower import Mayflower
-from controller.policy.reads.selection_request import Selection, SelectionRequest
+from speedwell.controller.policy.errors import NoPath
+from speedwell.controller.policy.network.maxmin import RELATIVE_TOLERANCE
+from speedwell.controller.policy.reads.mayflower import Mayflower
+from speedwell.controller.policy.reads.selection_request import Selection, SelectionRequest
 
 
 @dataclass(frozen=True, slots=True)

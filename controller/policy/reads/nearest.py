@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from controller.policy.network.graph import Network
-from controller.policy.reads.selection_request import Replica, SelectionRequest
+from speedwell.controller.policy.network.graph import Network
+from speedwell.controller.policy.reads.selection_request import Replica, SelectionRequest
 
 
 class Nearest:

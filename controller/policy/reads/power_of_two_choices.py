@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
-from controller.policy.reads.link_load import ReadFlow
-from controller.policy.reads.selection_request import Replica, SelectionRequest
+from speedwell.controller.policy.reads.link_load import ReadFlow
+from speedwell.controller.policy.reads.selection_request import Replica, SelectionRequest
 
 
 class PowerOfTwoChoices:

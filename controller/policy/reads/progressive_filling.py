@@ -7,7 +7,7 @@ reading takes it. A change here must not call into another module: numba's cache
 
 import numpy as np
 
-from controller.policy.compiled import Flags, Integers, Reals, compiled
+from speedwell.controller.policy.compiled import Flags, Integers, Reals, compiled
 
 RELATIVE_TOLERANCE = 1e-9
 """As in `maxmin.py`."""

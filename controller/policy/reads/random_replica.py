@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from controller.policy.reads.selection_request import Replica, SelectionRequest
+from speedwell.controller.policy.reads.selection_request import Replica, SelectionRequest
 
 
 class RandomReplica:

@@ -10,17 +10,17 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Protocol, cast
 
-from controller.policy.errors import DuplicateFlow, NoPath, UnknownNode, UnknownPolicy
-from controller.policy.network.examples import smallest_network
-from controller.policy.network.five_tuple import TCP, FiveTuple
-from controller.policy.network.graph import Link, Network, Path
-from controller.policy.reads.link_load import ReadFlow
-from controller.policy.reads.mayflower import Mayflower
-from controller.policy.reads.mayflower_plus import PATIENCE, Division, MayflowerPlus
-from controller.policy.reads.multi_replica import Subflow, select_parts
-from controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
-from controller.policy.reads.sinbad_r import SinbadR
-from controller.policy.registry import POLICIES, Kind
+from speedwell.controller.policy.errors import DuplicateFlow, NoPath, UnknownNode, UnknownPolicy
+from speedwell.controller.policy.network.examples import smallest_network
+from speedwell.controller.policy.network.five_tuple import TCP, FiveTuple
+from speedwell.controller.policy.network.graph import Link, Network, Path
+from speedwell.controller.policy.reads.link_load import ReadFlow
+from speedwell.controller.policy.reads.mayflower import Mayflower
+from speedwell.controller.policy.reads.mayflower_plus import PATIENCE, Division, MayflowerPlus
+from speedwell.controller.policy.reads.multi_replica import Subflow, select_parts
+from speedwell.controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
+from speedwell.controller.policy.reads.sinbad_r import SinbadR
+from speedwell.controller.policy.registry import POLICIES, Kind
 
 MAYFLOWER, PLUS = "mayflower", "mayflower-plus"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from controller.policy.errors import InvalidRequest
-from controller.policy.network.graph import Path
+from speedwell.controller.policy.errors import InvalidRequest
+from speedwell.controller.policy.network.graph import Path
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ they are computed. A change here must not call into another module: numba's cach
 
 import numpy as np
 
-from controller.policy.compiled import Integers, Reals, Records, compiled
+from speedwell.controller.policy.compiled import Integers, Reals, Records, compiled
 
 RELATIVE_TOLERANCE = 1e-9
 """As in `maxmin.py`."""

@@ -19,10 +19,10 @@ import math
 from collections.abc import Sequence
 from random import Random
 
-from controller.policy.network.graph import Link, Network, Path
-from controller.policy.network.link_estimate import LinkEstimates
-from controller.policy.network.tiers import Tiers
-from controller.policy.reads.selection_request import Replica, SelectionRequest
+from speedwell.controller.policy.network.graph import Link, Network, Path
+from speedwell.controller.policy.network.link_estimate import LinkEstimates
+from speedwell.controller.policy.network.tiers import Tiers
+from speedwell.controller.policy.reads.selection_request import Replica, SelectionRequest
 
 
 class SinbadR:

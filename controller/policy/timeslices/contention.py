@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from controller.policy.errors import PolicyError
-from controller.policy.network.graph import Link, Network
-from controller.policy.timeslices.timeslice_policy import Pair, PinnedPaths
+from speedwell.controller.policy.errors import PolicyError
+from speedwell.controller.policy.network.graph import Link, Network
+from speedwell.controller.policy.timeslices.timeslice_policy import Pair, PinnedPaths
 
 
 def contended(paths: PinnedPaths, network: Network, pairs: Iterable[Pair]) -> dict[Pair, bool]:

@@ -10,8 +10,8 @@ import math
 from collections import Counter
 from collections.abc import Collection
 
-from controller.policy.network.graph import Network
-from controller.policy.timeslices.timeslice_policy import (
+from speedwell.controller.policy.network.graph import Network
+from speedwell.controller.policy.timeslices.timeslice_policy import (
     SLICE_SECONDS,
     Directives,
     Pair,

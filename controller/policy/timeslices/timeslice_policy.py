@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from controller.policy.errors import InvalidNetwork
-from controller.policy.network.graph import Link, Network, Path
+from speedwell.controller.policy.errors import InvalidNetwork
+from speedwell.controller.policy.network.graph import Link, Network, Path
 
 Pair = tuple[str, str]
 """A source and a destination host: what the paper calls a V2V flow, with one VM to a host."""

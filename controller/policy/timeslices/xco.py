@@ -28,8 +28,14 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 
-from controller.policy.network.graph import Link, Network
-from controller.policy.timeslices.timeslice_policy import ROUNDING, SLICE_SECONDS, Directives, Pair, PinnedPaths
+from speedwell.controller.policy.network.graph import Link, Network
+from speedwell.controller.policy.timeslices.timeslice_policy import (
+    ROUNDING,
+    SLICE_SECONDS,
+    Directives,
+    Pair,
+    PinnedPaths,
+)
 
 CLOCK_SECONDS = 1e-7
 """What is over by less than this is over: the sum of two times is not exact."""

@@ -15,8 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from controller.policy.network.graph import Link, Network
-from controller.policy.timeslices.timeslice_policy import (
+from speedwell.controller.policy.network.graph import Link, Network
+from speedwell.controller.policy.timeslices.timeslice_policy import (
     ROUNDING,
     SLICE_SECONDS,
     Directives,

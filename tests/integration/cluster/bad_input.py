@@ -5,9 +5,9 @@ import os
 import sys
 import tempfile
 
-from cluster import cli
-from fs import command_line
-from fs.client import nameservers
+from speedwell.cluster import cli
+from speedwell.fs import command_line
+from speedwell.fs.client import nameservers
 
 
 def outcome(arguments: list[str]) -> tuple[object, str, str]:

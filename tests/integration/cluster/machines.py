@@ -7,7 +7,7 @@ import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 
-from cluster.processes import start_ticks
+from speedwell.cluster.processes import start_ticks
 from tests.integration.cluster.speedwell import SCRIPTS
 from tests.machine_state import PROPAGATION
 from tests.waiting import wait_until

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cluster.processes import Processes, is_running
+from speedwell.cluster.processes import Processes, is_running
 from tests.waiting import wait_until
 
 SCRIPTS = Path(sys.executable).parent

@@ -17,8 +17,8 @@ from pathlib import Path
 import click
 import pytest
 
-from cluster import cli
-from topo.click_types import HostPort
+from speedwell.cluster import cli
+from speedwell.topo.click_types import HostPort
 
 SCRIPTS = Path(sys.executable).parent
 RUNNER = Path(__file__).with_name("bad_input.py")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.processes import program
+from speedwell.cluster.processes import program
 from tests.waiting import wait_until
 
 SIZE_BYTES = 50_000_000

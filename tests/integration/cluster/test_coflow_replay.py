@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.policy.coflows.coflow import Coflow, CoflowFlow
-from evaluation.coflow_replay.replay import Replayed, ReplaySettings, replay
-from topo.fabric import spine_leaf
+from speedwell.controller.policy.coflows.coflow import Coflow, CoflowFlow
+from speedwell.evaluation.coflow_replay.replay import Replayed, ReplaySettings, replay
+from speedwell.topo.fabric import spine_leaf
 
 pytestmark = pytest.mark.root
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from cluster.controller_client import session
-from cluster.fabric import NAMESERVER, FabricCluster, run_on_host
-from cluster.fabric import SECURE_CONTROLLER_URL as CONTROLLER
-from cluster.fabric_settings import read_settings
-from cluster.processes import program
+from speedwell.cluster.controller_client import session
+from speedwell.cluster.fabric import NAMESERVER, FabricCluster, run_on_host
+from speedwell.cluster.fabric import SECURE_CONTROLLER_URL as CONTROLLER
+from speedwell.cluster.fabric_settings import read_settings
+from speedwell.cluster.processes import program
+from speedwell.topo.fabric import spine_leaf
 from tests.waiting import wait_until
-from topo.fabric import spine_leaf
 
 pytestmark = pytest.mark.root
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster import fsck
-from fs.client import Changes, Client
+from speedwell.cluster import fsck
+from speedwell.fs.client import Changes, Client
 from tests.integration.cluster.test_recovery import fill, read_all, speedwell
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until

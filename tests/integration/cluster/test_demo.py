@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 def test_the_demo_reads_the_congested_file_from_another_replica_and_leaves_nothing(tmp_path):
     before = left_on_machine()
     results = tmp_path / "results.json"
-    finished = subprocess.run([sys.executable, "-m", "cluster.demo", "--json", results], check=False,
+    finished = subprocess.run([sys.executable, "-m", "speedwell.cluster.demo", "--json", results], check=False,
                               capture_output=True, text=True, timeout=280)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     nearest, mayflower = json.loads(results.read_text())

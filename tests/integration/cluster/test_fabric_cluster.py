@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from cluster import current
-from cluster.controller_client import session
-from cluster.errors import AlreadyRunning, InvalidSetting, NotRunning, StartFailed
-from cluster.fabric_settings import read_settings
-from cluster.processes import Processes, start_ticks
-from cluster.supervision import told
-from cluster.supervisor import STATE_FILE, down, running, up, up_again
-from fs.client.metadata import MetadataClient
-from fs.limits import LEAST_ADVISED_BYTES
+from speedwell.cluster import current
+from speedwell.cluster.controller_client import session
+from speedwell.cluster.errors import AlreadyRunning, InvalidSetting, NotRunning, StartFailed
+from speedwell.cluster.fabric_settings import read_settings
+from speedwell.cluster.processes import Processes, start_ticks
+from speedwell.cluster.supervision import told
+from speedwell.cluster.supervisor import STATE_FILE, down, running, up, up_again
+from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.limits import LEAST_ADVISED_BYTES
+from speedwell.topo.emulation.processes import in_namespace
+from speedwell.topo.fabric import Fabric, three_tier
 from tests.etcd import requires_etcd
 from tests.machine_state import left_on_machine
 from tests.waiting import wait_until
-from topo.emulation.processes import in_namespace
-from topo.fabric import Fabric, three_tier
 
 pytestmark = pytest.mark.root
 
@@ -183,7 +183,7 @@ def test_an_interrupted_start_leaves_nothing(settings, tmp_path):
     document = tmp_path / "settings.json"
     document.write_text(settings.model_dump_json())
     program = ("import sys; from pathlib import Path\n"
-               "from cluster.fabric import FabricSettings; from cluster.supervisor import up\n"
+               "from speedwell.cluster.fabric import FabricSettings; from speedwell.cluster.supervisor import up\n"
                "settings = FabricSettings.model_validate_json(Path(sys.argv[1]).read_text())\n"
                "up(settings, lambda text: print(text, flush=True))")
     with subprocess.Popen([sys.executable, "-c", program, document], stdout=subprocess.PIPE,

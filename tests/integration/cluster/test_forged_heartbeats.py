@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from cluster.controller_client import session
-from cluster.fabric import SECURE_CONTROLLER_URL as CONTROLLER
-from cluster.fabric import FabricCluster, run_on_host
-from cluster.fabric_settings import read_settings
-from coflow.host_heartbeat import HostHeartbeat, encode
-from coflow.settings import ADDRESS_VARIABLE, KEY_FILE_VARIABLE, scheduler
+from speedwell.cluster.controller_client import session
+from speedwell.cluster.fabric import SECURE_CONTROLLER_URL as CONTROLLER
+from speedwell.cluster.fabric import FabricCluster, run_on_host
+from speedwell.cluster.fabric_settings import read_settings
+from speedwell.coflow.host_heartbeat import HostHeartbeat, encode
+from speedwell.coflow.settings import ADDRESS_VARIABLE, KEY_FILE_VARIABLE, scheduler
+from speedwell.topo.fabric import three_tier
 from tests.waiting import wait_until
-from topo.fabric import three_tier
 
 pytestmark = [pytest.mark.root, pytest.mark.full, pytest.mark.timeout(240)]
 

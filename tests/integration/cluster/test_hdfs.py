@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 import requests
 
-from cluster import supervisor
-from cluster.fabric_settings import read_settings
-from evaluation.hdfs import libraries
-from evaluation.hdfs.system import Hdfs
-from evaluation.papers.mayflower import HDFS_METHODS
-from evaluation.papers.reads import Method
-from evaluation.replay.agents import ReadingFailed
-from evaluation.replay.scale import StoredFile
+from speedwell.cluster import supervisor
+from speedwell.cluster.fabric_settings import read_settings
+from speedwell.evaluation.hdfs import libraries
+from speedwell.evaluation.hdfs.system import Hdfs
+from speedwell.evaluation.papers.mayflower import HDFS_METHODS
+from speedwell.evaluation.papers.reads import Method
+from speedwell.evaluation.replay.agents import ReadingFailed
+from speedwell.evaluation.replay.scale import StoredFile
+from speedwell.topo.fabric import three_tier
 from tests.machine_state import left_on_machine
 from tests.waiting import wait_until
-from topo.fabric import three_tier
 
 pytestmark = [pytest.mark.root, pytest.mark.full, pytest.mark.timeout(400)]
 

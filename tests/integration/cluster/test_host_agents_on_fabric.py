@@ -17,21 +17,21 @@ from typing import Any
 
 import pytest
 
-from cluster import host_agents
-from cluster.controller_client import ask
-from cluster.errors import NotRunning
-from cluster.fabric import MACHINE
-from cluster.fabric_settings import read_settings, with_all_systems
-from cluster.processes import Processes
-from cluster.supervisor import down, up
-from fs.client.metadata import MetadataClient
-from fs.limits import LEAST_ADVISED_BYTES
+from speedwell.cluster import host_agents
+from speedwell.cluster.controller_client import ask
+from speedwell.cluster.errors import NotRunning
+from speedwell.cluster.fabric import MACHINE
+from speedwell.cluster.fabric_settings import read_settings, with_all_systems
+from speedwell.cluster.processes import Processes
+from speedwell.cluster.supervisor import down, up
+from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.limits import LEAST_ADVISED_BYTES
+from speedwell.topo.emulation.processes import in_namespace
+from speedwell.topo.fabric import spine_leaf
 from tests.integration.cluster.speedwell import SCRIPTS, Speedwell
 from tests.logs import TRACEBACK
 from tests.machine_state import left_on_machine
 from tests.waiting import wait_until
-from topo.emulation.processes import in_namespace
-from topo.fabric import spine_leaf
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 

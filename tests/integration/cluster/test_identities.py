@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster.processes import Processes
-from fs.channel import connect
-from fs.client import Client
-from fs.errors import NotAuthenticated
-from fs.proto import speedwell_pb2 as pb
+from speedwell.cluster.processes import Processes
+from speedwell.fs.channel import connect
+from speedwell.fs.client import Client
+from speedwell.fs.errors import NotAuthenticated
+from speedwell.fs.proto import speedwell_pb2 as pb
 from tests.integration.cluster.speedwell import SCRIPTS, Speedwell, error_line, kill, pids
 from tests.waiting import wait_until
 
@@ -64,7 +64,7 @@ def test_another_user_of_the_machine_gets_in_neither_by_network_nor_by_the_local
         place: tuple[Speedwell, Path]) -> None:
     _, directory = place
     # nobody may enter a checkout below /root: a first round, as root, imports all that is needed
-    program = ("import os, sys; from fs.client import Client\n"
+    program = ("import os, sys; from speedwell.fs.client import Client\n"
                "def answers(ask):\n"
                "    for host in (None, '127.0.0.1'):\n"
                "        with Client(sys.argv[1], local_host=host) as client:\n"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.identities import of_operator
-from cluster.processes import Processes
-from fs.client import Client
+from speedwell.cluster.identities import of_operator
+from speedwell.cluster.processes import Processes
+from speedwell.fs.client import Client
 from tests.integration.cluster.speedwell import Speedwell, kill
 from tests.waiting import wait_until
 

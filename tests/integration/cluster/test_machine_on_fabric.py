@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from cluster import mounts
-from cluster.controller_client import session
-from cluster.errors import NotRunning
-from cluster.fabric_settings import read_settings
-from cluster.processes import start_ticks
-from cluster.supervisor import down, up, up_again
+from speedwell.cluster import mounts
+from speedwell.cluster.controller_client import session
+from speedwell.cluster.errors import NotRunning
+from speedwell.cluster.fabric_settings import read_settings
+from speedwell.cluster.processes import start_ticks
+from speedwell.cluster.supervisor import down, up, up_again
+from speedwell.topo.fabric import three_tier
 from tests.integration.cluster.speedwell import Speedwell
 from tests.machine_state import in_chroot, left_on_machine
 from tests.waiting import wait_until
-from topo.fabric import three_tier
 
 pytestmark = pytest.mark.root
 

@@ -12,7 +12,7 @@ import pytest
 import requests
 import yaml
 
-from cluster.nameservers import free_ports
+from speedwell.cluster.nameservers import free_ports
 from tests.integration.cluster.speedwell import SCRIPTS, Speedwell, kill
 from tests.waiting import wait_until
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from cluster.fabric import NAMESERVER, FabricCluster
-from cluster.fabric_settings import read_settings
-from cluster.processes import program
-from fs.dataserver.contents import PAUSE_SECONDS
+from speedwell.cluster.fabric import NAMESERVER, FabricCluster
+from speedwell.cluster.fabric_settings import read_settings
+from speedwell.cluster.processes import program
+from speedwell.fs.dataserver.contents import PAUSE_SECONDS
+from speedwell.topo.emulation import Emulation
+from speedwell.topo.fabric import spine_leaf
 from tests.mixed_worker import GETS_ON_SECONDS, Worker, all_get_on
 from tests.waiting import wait_until
-from topo.emulation import Emulation
-from topo.fabric import spine_leaf
 
 pytestmark = [pytest.mark.root, pytest.mark.full, pytest.mark.timeout(300)]
 

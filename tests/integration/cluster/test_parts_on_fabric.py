@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from cluster.controller_client import session
-from cluster.fabric import NAMESERVER, FabricCluster, run_on_host
-from cluster.fabric import SECURE_CONTROLLER_URL as CONTROLLER
-from cluster.fabric_settings import read_settings
-from controller.switches.entries import COOKIE_MASK
-from controller.switches.layout import COOKIE_FLOWS
+from speedwell.cluster.controller_client import session
+from speedwell.cluster.fabric import NAMESERVER, FabricCluster, run_on_host
+from speedwell.cluster.fabric import SECURE_CONTROLLER_URL as CONTROLLER
+from speedwell.cluster.fabric_settings import read_settings
+from speedwell.controller.switches.entries import COOKIE_MASK
+from speedwell.controller.switches.layout import COOKIE_FLOWS
+from speedwell.topo.fabric import spine_leaf
 from tests.waiting import wait_until
-from topo.fabric import spine_leaf
 
 pytestmark = pytest.mark.root
 
@@ -60,7 +60,7 @@ def start_read(cluster: FabricCluster, *more: str) -> "subprocess.Popen[bytes]":
     wait_until(lambda: all((link["rate_bps"] or 0) < UPLINK_BPS / 100 for link in ask("/v1/links")["links"]), 20,
                "the network does not come to rest")
     return run_on_host(cluster.emulation.host_pid(CLIENT), [
-        sys.executable, "-m", "evaluation.timed_read", "/f", "--nameserver", NAMESERVER,
+        sys.executable, "-m", "speedwell.evaluation.timed_read", "/f", "--nameserver", NAMESERVER,
         "--controller", CONTROLLER,
         "--local-host", FABRIC.host(CLIENT).ip, "--replica-policy", "mayflower", "--path-policy", "mayflower", *more],
         stdout=subprocess.PIPE)

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from cluster.controller_client import session
-from cluster.fabric import NAMESERVER, FabricCluster, run_on_host
-from cluster.fabric import SECURE_CONTROLLER_URL as CONTROLLER
-from cluster.fabric_settings import read_settings
-from evaluation.placement_trial import (
+from speedwell.cluster.controller_client import session
+from speedwell.cluster.fabric import NAMESERVER, FabricCluster, run_on_host
+from speedwell.cluster.fabric import SECURE_CONTROLLER_URL as CONTROLLER
+from speedwell.cluster.fabric_settings import read_settings
+from speedwell.evaluation.placement_trial import (
     asked,
     busy_rack,
     counted,
@@ -26,7 +26,7 @@ from evaluation.placement_trial import (
     nothing_expected,
     seen_busy,
 )
-from fs.limits import LEAST_ADVISED_BYTES
+from speedwell.fs.limits import LEAST_ADVISED_BYTES
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]

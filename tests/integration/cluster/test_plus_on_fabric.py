@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from cluster.controller_client import session
-from cluster.fabric import NAMESERVER, FabricCluster, run_on_host
-from cluster.fabric import SECURE_CONTROLLER_URL as CONTROLLER
-from cluster.fabric_settings import read_settings
-from controller.switches.entries import COOKIE_MASK
-from controller.switches.layout import COOKIE_FLOWS
+from speedwell.cluster.controller_client import session
+from speedwell.cluster.fabric import NAMESERVER, FabricCluster, run_on_host
+from speedwell.cluster.fabric import SECURE_CONTROLLER_URL as CONTROLLER
+from speedwell.cluster.fabric_settings import read_settings
+from speedwell.controller.switches.entries import COOKIE_MASK
+from speedwell.controller.switches.layout import COOKIE_FLOWS
+from speedwell.topo.fabric import spine_leaf
 from tests.waiting import wait_until
-from topo.fabric import spine_leaf
 
 pytestmark = pytest.mark.root
 
@@ -55,7 +55,7 @@ def content(cluster: FabricCluster) -> str:
 def start_read(cluster: FabricCluster, client: str, path: str, copy: Path,
                policy: str = "mayflower-plus") -> "subprocess.Popen[bytes]":
     return run_on_host(cluster.emulation.host_pid(client), [
-        sys.executable, "-m", "evaluation.timed_read", path, "--nameserver", NAMESERVER,
+        sys.executable, "-m", "speedwell.evaluation.timed_read", path, "--nameserver", NAMESERVER,
         "--controller", CONTROLLER,
         "--local-host", FABRIC.host(client).ip, "--replica-policy", policy, "--path-policy", "mayflower",
         "--copy-to", str(copy)], stdout=subprocess.PIPE)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fs.errors import AppendFailed, ReadFailed
+from speedwell.fs.errors import AppendFailed, ReadFailed
 from tests.local_cluster import SCRIPTS, LocalCluster
 
 KEPT, LOST = random.Random(1).randbytes(700_000), random.Random(2).randbytes(500_000)

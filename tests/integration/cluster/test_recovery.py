@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.fsck import check
-from fs.client import Changes, Client
-from fs.proto.speedwell_pb2 import Attributes
+from speedwell.cluster.fsck import check
+from speedwell.fs.client import Changes, Client
+from speedwell.fs.proto.speedwell_pb2 import Attributes
 from tests.local_cluster import SCRIPTS, LocalCluster
 from tests.waiting import wait_until
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from cluster import mounts
-from cluster.processes import Processes, is_running
+from speedwell.cluster import mounts
+from speedwell.cluster.processes import Processes, is_running
 from tests.integration.cluster.speedwell import Speedwell, error_line, kill
 from tests.waiting import wait_until
 

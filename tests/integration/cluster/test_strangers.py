@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster import mounts
-from fs.client import Client
+from speedwell.cluster import mounts
+from speedwell.fs.client import Client
 from tests.local_cluster import SCRIPTS, LocalCluster
 from tests.waiting import wait_until
 

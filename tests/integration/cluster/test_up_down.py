@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.processes import Processes, is_running, start_ticks
-from cluster.state_files import exclusive
+from speedwell.cluster.processes import Processes, is_running, start_ticks
+from speedwell.cluster.state_files import exclusive
 from tests.integration.cluster.speedwell import Speedwell, error_line, kill, pids
 from tests.waiting import wait_until
 

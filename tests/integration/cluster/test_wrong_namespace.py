@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fs.client import Client
-from fs.errors import NamespaceRolledBack
+from speedwell.fs.client import Client
+from speedwell.fs.errors import NamespaceRolledBack
 from tests.local_cluster import SCRIPTS, LocalCluster
 from tests.waiting import wait_until
 

@@ -15,16 +15,16 @@ from typing import Any, TypeVar
 
 import requests
 
-from cluster import identities
-from cluster.processes import Command, Processes, program
-from controller.switches.entries import COOKIE_MASK
-from controller.switches.layout import COOKIE_FLOWS
-from fs.identity.files import AUTHORITY, CERTIFICATE
-from fs.identity.roles import CONTROLLER, SWITCH
+from speedwell.cluster import identities
+from speedwell.cluster.processes import Command, Processes, program
+from speedwell.controller.switches.entries import COOKIE_MASK
+from speedwell.controller.switches.layout import COOKIE_FLOWS
+from speedwell.fs.identity.files import AUTHORITY, CERTIFICATE
+from speedwell.fs.identity.roles import CONTROLLER, SWITCH
+from speedwell.topo.emulation import Emulation
+from speedwell.topo.emulation.discovery import wait_for_network
+from speedwell.topo.fabric import Fabric
 from tests.waiting import wait_until
-from topo.emulation import Emulation
-from topo.emulation.discovery import wait_for_network
-from topo.fabric import Fabric
 
 MACHINE = "10.255.0.1"
 OPENFLOW_PORT = 6653

@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from cluster.processes import program
-from coflow.report import Flow, FlowReport, Report, encode
-from coflow.reporter import FlowProgress, Reporter
-from coflow.settings import DEFAULT_PORT, scheduler
-from controller.switches.entries import COOKIE_MASK
-from controller.switches.layout import COOKIE_FLOWS
-from controller.tables.meters import own_range
+from speedwell.cluster.processes import program
+from speedwell.coflow.report import Flow, FlowReport, Report, encode
+from speedwell.coflow.reporter import FlowProgress, Reporter
+from speedwell.coflow.settings import DEFAULT_PORT, scheduler
+from speedwell.controller.switches.entries import COOKIE_MASK
+from speedwell.controller.switches.layout import COOKIE_FLOWS
+from speedwell.controller.tables.meters import own_range
+from speedwell.topo.fabric import spine_leaf
 from tests.integration.controller.northbound import MACHINE, Northbound, northbound
 from tests.waiting import wait_until
-from topo.fabric import spine_leaf
 
 pytestmark = pytest.mark.root
 

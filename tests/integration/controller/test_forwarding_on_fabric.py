@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
+from speedwell.topo.emulation import Emulation
+from speedwell.topo.emulation.openvswitch import BRIDGE
+from speedwell.topo.fabric import three_tier
 from tests.integration.controller.northbound import MACHINE, OPENFLOW_PORT, Northbound
 from tests.waiting import wait_until
-from topo.emulation import Emulation
-from topo.emulation.openvswitch import BRIDGE
-from topo.fabric import three_tier
 
 pytestmark = pytest.mark.root
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from controller.switches.layout import Table
+from speedwell.controller.switches.layout import Table
+from speedwell.topo.fabric import spine_leaf
 from tests.integration.controller.northbound import Northbound, northbound
 from tests.waiting import wait_until
-from topo.fabric import spine_leaf
 
 pytestmark = pytest.mark.root
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from cluster import identities
-from controller.topology import arp, lldp
-from fs.identity.bundle import Identity
-from fs.identity.roles import CONTROLLER
+from speedwell.cluster import identities
+from speedwell.controller.topology import arp, lldp
+from speedwell.fs.identity.bundle import Identity
+from speedwell.fs.identity.roles import CONTROLLER
+from speedwell.topo.fabric import spine_leaf
 from tests.integration.controller.northbound import MACHINE, OPENFLOW_PORT, Northbound, northbound
 from tests.waiting import wait_until
-from topo.fabric import spine_leaf
 
 pytestmark = pytest.mark.root
 

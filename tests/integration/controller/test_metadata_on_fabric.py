@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from cluster import identities
+from speedwell.cluster import identities
+from speedwell.topo.fabric import three_tier
 from tests.integration.controller.northbound import Northbound, northbound
 from tests.waiting import wait_until
-from topo.fabric import three_tier
 
 pytestmark = pytest.mark.root
 
@@ -30,7 +30,7 @@ RACKS = ("p0r0", "p0r1", "p1r0", "p1r1")
 SERVERS, CLIENTS = [f"{rack}h0" for rack in RACKS], [f"{rack}h1" for rack in RACKS]
 REQUESTS = """
 import sys, time
-from fs.metadata_store.client import MetadataClient
+from speedwell.fs.metadata_store.client import MetadataClient
 first, end, is_check = int(sys.argv[1]), int(sys.argv[2]), sys.argv[4:] == ["check"]
 client = MetadataClient(keep=sys.argv[3] == "keep", timeout_seconds=20)
 slowest, right, began_all = 0.0, 0, time.monotonic()
@@ -88,7 +88,7 @@ class Metadata:
 
     def serve(self, host: str) -> None:
         self.running.emulation.popen(host, [
-            sys.executable, "-m", "fs.metadata_store.main", "--store", f"leveldb:{self.directory / host}",
+            sys.executable, "-m", "speedwell.fs.metadata_store.main", "--store", f"leveldb:{self.directory / host}",
             "--no-fsync", "--controller", self.running.url, "--host", self.running.ip(host),
             "--identity", str(identities.of_operator(self.running.directory))],
             self.directory / f"{host}.log")

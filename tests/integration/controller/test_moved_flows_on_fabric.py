@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from coflow.report import UDP, Flow
-from coflow.reporter import Reporter
-from coflow.settings import scheduler
+from speedwell.coflow.report import UDP, Flow
+from speedwell.coflow.reporter import Reporter
+from speedwell.coflow.settings import scheduler
+from speedwell.topo.fabric import spine_leaf
 from tests.integration.controller.northbound import MACHINE, Northbound, northbound
 from tests.waiting import wait_until
-from topo.fabric import spine_leaf
 
 pytestmark = pytest.mark.root
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import requests
 
-from cluster import identities
-from fs.identity import bearer
-from fs.identity.roles import CONTROLLER
+from speedwell.cluster import identities
+from speedwell.fs.identity import bearer
+from speedwell.fs.identity.roles import CONTROLLER
+from speedwell.topo.fabric import Fabric, three_tier
 from tests.chromium import Browser, browser
 from tests.unit.controller.controller_process import controller_process
 from tests.waiting import wait_until
-from topo.fabric import Fabric, three_tier
 
 sys.path.append(str(Path(__file__).parents[3] / "scripts"))
 import bench_reads

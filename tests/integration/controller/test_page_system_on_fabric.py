@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from speedwell.topo.fabric import spine_leaf
 from tests.integration.controller.northbound import northbound
 from tests.unit.controller.controller_process import PROGRAM, controller_process
 from tests.waiting import wait_until
-from topo.fabric import spine_leaf
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "tests" / "unit" / "controller"
@@ -50,9 +50,10 @@ def test_its_line_starts_it_and_offers_its_policy_in_help_document_and_choice() 
 @pytest.mark.parametrize(("module", "text", "reason"), [
     ("absent.app", None, "cannot load the application absent.app: ModuleNotFoundError"),
     ("empty", "", "cannot load the application empty: it has no class derived from"),
-    ("lonely", "from controller.application import Application\nfrom controller.tables.plan import TablePlanner\n"
+    ("lonely", "from speedwell.controller.application import Application\n"
+     "from speedwell.controller.tables.plan import TablePlanner\n"
      "class Lonely(Application):\n    def start(self):\n        self.services.get(TablePlanner)\n",
-     "nothing provides controller.tables.plan.TablePlanner"),
+     "nothing provides speedwell.controller.tables.plan.TablePlanner"),
 ])
 def test_an_application_that_cannot_start_ends_the_controller_with_one_line(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, text: str | None, reason: str) -> None:

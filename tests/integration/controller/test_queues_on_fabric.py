@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.policy.network.traffic_classes import BEST_EFFORT, MINCOF_QUEUES, SCHEDULED
-from evaluation.queue_shares import measure, steer, two_leaves
+from speedwell.controller.policy.network.traffic_classes import BEST_EFFORT, MINCOF_QUEUES, SCHEDULED
+from speedwell.evaluation.queue_shares import measure, steer, two_leaves
 from tests.integration.controller.northbound import Northbound, northbound
 from tests.waiting import wait_until
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from coflow.report import Flow
-from coflow.reporter import Reporter
-from coflow.settings import scheduler
+from speedwell.coflow.report import Flow
+from speedwell.coflow.reporter import Reporter
+from speedwell.coflow.settings import scheduler
+from speedwell.topo.fabric import spine_leaf
 from tests.integration.controller.northbound import MACHINE, REPLICA_PORT, northbound
 from tests.integration.controller.test_coflows_on_fabric import Transfers
 from tests.waiting import wait_until
-from topo.fabric import spine_leaf
 
 pytestmark = pytest.mark.root
 

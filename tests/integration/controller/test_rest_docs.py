@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from speedwell.topo.fabric import spine_leaf
 from tests.integration.controller.northbound import northbound
-from topo.fabric import spine_leaf
 
 pytestmark = pytest.mark.root
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from controller.reads.replica_search import LOCATE_SECONDS
+from speedwell.controller.reads.replica_search import LOCATE_SECONDS
+from speedwell.topo.fabric import spine_leaf
 from tests.integration.controller.northbound import REPLICA_PORT, Northbound, northbound
 from tests.waiting import wait_until
-from topo.fabric import spine_leaf
 
 pytestmark = pytest.mark.root
 

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from cluster.processes import Command, Processes, program
-from fs.identity import files
-from fs.identity.authority import Authority
-from fs.identity.roles import CONTROLLER, DATASERVER, MOUNT, OPERATOR, SWITCH
+from speedwell.cluster.processes import Command, Processes, program
+from speedwell.fs.identity import files
+from speedwell.fs.identity.authority import Authority
+from speedwell.fs.identity.roles import CONTROLLER, DATASERVER, MOUNT, OPERATOR, SWITCH
+from speedwell.topo.emulation import Emulation
+from speedwell.topo.emulation.openvswitch import BRIDGE, DATABASE_PORT
+from speedwell.topo.fabric import Fabric, spine_leaf
+from speedwell.topo.fabric.model import Switch
 from tests.waiting import wait_until
-from topo.emulation import Emulation
-from topo.emulation.openvswitch import BRIDGE, DATABASE_PORT
-from topo.fabric import Fabric, spine_leaf
-from topo.fabric.model import Switch
 
 pytestmark = pytest.mark.root
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fs.identity.scope import Scope
-from fs.nameserver import acls
-from fs.nameserver.access import may
-from fs.nameserver.acls import GROUP, MASK, OTHER, OWNER, OWNING_GROUP, USER, Entry
+from speedwell.fs.identity.scope import Scope
+from speedwell.fs.nameserver import acls
+from speedwell.fs.nameserver.access import may
+from speedwell.fs.nameserver.acls import GROUP, MASK, OTHER, OWNER, OWNING_GROUP, USER, Entry
 
 IDS = (2001, 2002, 2003)
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acts as other users")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fs.channel import connect
-from fs.client import Client
-from fs.proto.speedwell_pb2 import (
+from speedwell.fs.channel import connect
+from speedwell.fs.client import Client
+from speedwell.fs.proto.speedwell_pb2 import (
     FENCED,
     OK,
     STALE_EPOCH,

@@ -12,14 +12,14 @@ from unittest.mock import Mock, patch
 
 import pytest
 
-from fs import paths, tokens
-from fs.client import Client
-from fs.client.metadata import MetadataClient
-from fs.errors import AppendFailed, NotAuthorised, SpeedwellError
-from fs.identity.roles import MOUNT, READER
-from fs.identity.scope import NOBODY, Scope
-from fs.nameserver import acls
-from fs.proto import speedwell_pb2 as pb
+from speedwell.fs import paths, tokens
+from speedwell.fs.client import Client
+from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.errors import AppendFailed, NotAuthorised, SpeedwellError
+from speedwell.fs.identity.roles import MOUNT, READER
+from speedwell.fs.identity.scope import NOBODY, Scope
+from speedwell.fs.nameserver import acls
+from speedwell.fs.proto import speedwell_pb2 as pb
 from tests.integration.fuse_mount.mounting import Mounted
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fs.client.calls import CallFailed, FrameCalls
-from fs.client.metadata import MetadataClient
-from fs.proto import speedwell_pb2 as pb
+from speedwell.fs.client.calls import CallFailed, FrameCalls
+from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.proto import speedwell_pb2 as pb
 from tests.etcd import EtcdCluster, requires_etcd
 from tests.local_cluster import LocalCluster
 from tests.several_nameservers import Installation

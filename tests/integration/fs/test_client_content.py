@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fs.client import Client
-from fs.errors import (
+from speedwell.fs.client import Client
+from speedwell.fs.errors import (
     AlreadyExists,
     FileClosed,
     InvalidArgument,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fs.client import Client
-from fs.errors import FileClosed, NoReplicaAvailable
+from speedwell.fs.client import Client
+from speedwell.fs.errors import FileClosed, NoReplicaAvailable
 from tests.integration.fs.steered import acquainted, established
 from tests.local_cluster import LocalCluster
 from tests.scripted_controller import ScriptedController

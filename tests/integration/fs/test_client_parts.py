@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fs.client import Client
-from fs.client.plan import PART_MIN_BYTES
-from fs.errors import FileClosed, NoReplicaAvailable
+from speedwell.fs.client import Client
+from speedwell.fs.client.plan import PART_MIN_BYTES
+from speedwell.fs.errors import FileClosed, NoReplicaAvailable
 from tests.integration.fs.steered import acquainted, established, place_on
 from tests.local_cluster import LocalCluster
 from tests.scripted_controller import ScriptedController

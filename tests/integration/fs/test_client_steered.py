@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fs.client import Client
+from speedwell.fs.client import Client
 from tests.integration.fs.steered import established, place_on
 from tests.local_cluster import LocalCluster
 from tests.scripted_controller import ScriptedController

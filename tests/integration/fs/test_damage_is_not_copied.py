@@ -5,13 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from cluster import fsck
-from fs.channel import connect
-from fs.checksums import BLOCK_BYTES, block_sum
-from fs.client import Client
-from fs.dataserver.stored_file import head
-from fs.errors import AppendFailed
-from fs.proto.speedwell_pb2 import OK, Attributes, CheckOperation, DataReply, DataRequest, Replica, VerifyOperation
+from speedwell.cluster import fsck
+from speedwell.fs.channel import connect
+from speedwell.fs.checksums import BLOCK_BYTES, block_sum
+from speedwell.fs.client import Client
+from speedwell.fs.dataserver.stored_file import head
+from speedwell.fs.errors import AppendFailed
+from speedwell.fs.proto.speedwell_pb2 import (
+    OK,
+    Attributes,
+    CheckOperation,
+    DataReply,
+    DataRequest,
+    Replica,
+    VerifyOperation,
+)
 from tests.commits import commit_on
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until

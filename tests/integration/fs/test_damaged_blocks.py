@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fs.client import Changes, Client
-from fs.errors import ReadFailed
+from speedwell.fs.client import Changes, Client
+from speedwell.fs.errors import ReadFailed
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 

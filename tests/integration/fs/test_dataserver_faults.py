@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fs.channel import Channel, connect
-from fs.checksums import block_sum
-from fs.client import Client
-from fs.dataserver.stored_file import HEAD_BYTES, head
-from fs.errors import AppendFailed, NoReplicaAvailable, ReadFailed, SpeedwellError
-from fs.proto.speedwell_pb2 import (
+from speedwell.fs.channel import Channel, connect
+from speedwell.fs.checksums import block_sum
+from speedwell.fs.client import Client
+from speedwell.fs.dataserver.stored_file import HEAD_BYTES, head
+from speedwell.fs.errors import AppendFailed, NoReplicaAvailable, ReadFailed, SpeedwellError
+from speedwell.fs.proto.speedwell_pb2 import (
     OK,
     OUT_OF_DATE,
     AppendOperation,

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fs.channel import HEADER, MAGIC, MAX_FRAME_BYTES, Channel, ConnectionLost, MalformedFrame, connect
-from fs.errors import NoSpace
-from fs.proto.speedwell_pb2 import (
+from speedwell.fs.channel import HEADER, MAGIC, MAX_FRAME_BYTES, Channel, ConnectionLost, MalformedFrame, connect
+from speedwell.fs.errors import NoSpace
+from speedwell.fs.proto.speedwell_pb2 import (
     INVALID,
     NO_SPACE,
     NOT_FOUND,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.fsck import check
-from fs.client import Client
-from fs.errors import NoSpace, SpeedwellError
+from speedwell.cluster.fsck import check
+from speedwell.fs.client import Client
+from speedwell.fs.errors import NoSpace, SpeedwellError
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 

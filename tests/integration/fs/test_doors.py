@@ -14,18 +14,18 @@ from pathlib import Path
 import grpc
 import pytest
 
-from fs import rpc, secure_channel, tokens
-from fs.channel import Channel, connect
-from fs.client import Client
-from fs.client.metadata import MetadataClient
-from fs.errors import NotAuthenticated, NotAuthorised, SpeedwellError
-from fs.fsspec import SpeedwellFileSystem
-from fs.identity.authority import Authority
-from fs.identity.bundle import LOOK_SECONDS, Identity
-from fs.identity.roles import DATASERVER, NAMESERVER, OPERATOR
-from fs.proto import speedwell_pb2 as pb
-from fuse_mount.measures import Measures
-from fuse_mount.metrics import MountMetrics
+from speedwell.fs import rpc, secure_channel, tokens
+from speedwell.fs.channel import Channel, connect
+from speedwell.fs.client import Client
+from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.errors import NotAuthenticated, NotAuthorised, SpeedwellError
+from speedwell.fs.fsspec import SpeedwellFileSystem
+from speedwell.fs.identity.authority import Authority
+from speedwell.fs.identity.bundle import LOOK_SECONDS, Identity
+from speedwell.fs.identity.roles import DATASERVER, NAMESERVER, OPERATOR
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fuse_mount.measures import Measures
+from speedwell.fuse_mount.metrics import MountMetrics
 from tests.local_cluster import SCRIPTS, LocalCluster
 from tests.waiting import wait_until
 

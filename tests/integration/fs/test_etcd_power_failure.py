@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fs.errors import SpeedwellError
-from fs.store import Batch
+from speedwell.fs.errors import SpeedwellError
+from speedwell.fs.store import Batch
 from tests.etcd import EtcdCluster, requires_etcd
 from tests.forgetful import ForgetfulDisk
 from tests.integration.fs.test_store_replicated import Member

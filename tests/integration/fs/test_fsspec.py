@@ -13,8 +13,8 @@ import fsspec
 import pytest
 from fsspec.tests import abstract
 
-from fs.client import Client
-from fs.fsspec import SpeedwellFileSystem
+from speedwell.fs.client import Client
+from speedwell.fs.fsspec import SpeedwellFileSystem
 from tests.local_cluster import LocalCluster
 
 

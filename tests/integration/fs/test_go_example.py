@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fs.identity.roles import MOUNT
+from speedwell.fs.identity.roles import MOUNT
 from tests.local_cluster import LocalCluster
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "go"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fs.client import Client
-from fs.errors import SpeedwellError
+from speedwell.fs.client import Client
+from speedwell.fs.errors import SpeedwellError
 from tests.histories import History, violations
 from tests.local_cluster import Daemon, LocalCluster
 from tests.waiting import wait_until

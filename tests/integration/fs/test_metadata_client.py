@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fs.client.calls import CallFailed
-from fs.client.metadata import MetadataClient
-from fs.client.nameservers import ATTEMPT_SECONDS
-from fs.client.secure_calls import calls_to
-from fs.errors import (
+from speedwell.fs.client.calls import CallFailed
+from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.client.nameservers import ATTEMPT_SECONDS
+from speedwell.fs.client.secure_calls import calls_to
+from speedwell.fs.errors import (
     AlreadyExists,
     DirectoryNotEmpty,
     FileClosed,
@@ -21,8 +21,8 @@ from fs.errors import (
     NotADirectory,
     StaleFile,
 )
-from fs.identity.known import identity_for
-from fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, StatisticsRequest
+from speedwell.fs.identity.known import identity_for
+from speedwell.fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, StatisticsRequest
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import pytest
 from pyroute2 import netns
 
-from controller.metadata.api import MetadataApi
-from controller.metadata.book import MetadataBook, MetadataServerRefused
-from controller.metadata.models import Announcement, text_of
+from speedwell.controller.metadata.api import MetadataApi
+from speedwell.controller.metadata.book import MetadataBook, MetadataServerRefused
+from speedwell.controller.metadata.models import Announcement, text_of
 from tests.integration.fs.test_metadata_store import Site
 from tests.waiting import wait_until
 

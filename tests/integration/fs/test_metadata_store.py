@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fs.metadata_store.addresses import PORT, address_of
+from speedwell.fs.metadata_store.addresses import PORT, address_of
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.root
@@ -63,7 +63,7 @@ class Site:
 
     def start_client(self, code: str, name: str, *arguments: str) -> subprocess.Popen[str]:
         """A program that has `client`, a MetadataClient."""
-        begin = "from fs.metadata_store.client import *\nclient = MetadataClient(timeout_seconds=20)\n"
+        begin = "from speedwell.fs.metadata_store.client import *\nclient = MetadataClient(timeout_seconds=20)\n"
         return subprocess.Popen([*self.inside(name), sys.executable, "-c", begin + code, *arguments],
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -72,7 +72,7 @@ class Site:
 
     def serve(self, name: str, *options: str, store: str | None = None) -> None:
         process = subprocess.Popen(
-            [*self.inside(name), sys.executable, "-m", "fs.metadata_store.main", "--store",
+            [*self.inside(name), sys.executable, "-m", "speedwell.fs.metadata_store.main", "--store",
              store or f"leveldb:{self.directory / name}", *options], stdout=subprocess.PIPE, text=True)
         self.processes[name] = process
         assert process.stdout is not None and process.stdout.readline().startswith("ready")
@@ -89,7 +89,8 @@ class Site:
         """What a program prints that has `client`, a MetadataClient."""
         result = subprocess.run(
             [*self.inside(name), sys.executable, "-c",
-             f"from fs.metadata_store.client import *\nclient = MetadataClient(timeout_seconds=20)\n{code}"],
+             "from speedwell.fs.metadata_store.client import *\n"
+             f"client = MetadataClient(timeout_seconds=20)\n{code}"],
             capture_output=True, text=True, timeout=100, check=False)
         assert result.returncode == 0, result.stderr
         return result.stdout
@@ -189,7 +190,7 @@ def test_an_acknowledged_put_survives_the_kill_of_the_server(tmp_path):
     (["--store", "leveldb:/tmp/x", "--block", "100.64.0.1/10"], "'100.64.0.1/10' is not a block of addresses"),
 ])
 def test_bad_options_are_refused_by_name(options, said):
-    result = subprocess.run([sys.executable, "-m", "fs.metadata_store.main", *options], capture_output=True,
+    result = subprocess.run([sys.executable, "-m", "speedwell.fs.metadata_store.main", *options], capture_output=True,
                             text=True, timeout=60, check=False)
     assert result.returncode in (1, 2) and said in result.stderr and "Traceback" not in result.stderr
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fs.client import Changes, Client
-from fs.errors import TooFewReplicas
-from fs.proto.speedwell_pb2 import Attributes
+from speedwell.fs.client import Changes, Client
+from speedwell.fs.errors import TooFewReplicas
+from speedwell.fs.proto.speedwell_pb2 import Attributes
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fs.client.metadata import MetadataClient
-from fs.errors import NoSpace, SpeedwellError
+from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.errors import NoSpace, SpeedwellError
 from tests.local_cluster import SCRIPTS, Daemon
 from tests.waiting import wait_until
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from fs import rpc
-from fs.channel import HEADER, MAGIC, MAX_FRAME_BYTES, Channel, ConnectionLost, connect
-from fs.client.calls import Calls
-from fs.client.metadata import MetadataClient
-from fs.errors import NoSuchFile
-from fs.proto import speedwell_pb2 as pb
+from speedwell.fs import rpc
+from speedwell.fs.channel import HEADER, MAGIC, MAX_FRAME_BYTES, Channel, ConnectionLost, connect
+from speedwell.fs.client.calls import Calls
+from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.errors import NoSuchFile
+from speedwell.fs.proto import speedwell_pb2 as pb
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 
@@ -104,7 +104,7 @@ def test_a_client_that_cannot_reach_the_frame_port_uses_grpc(cluster: LocalClust
     def unreachable(*arguments: object, **options: object) -> Channel:
         raise ConnectionLost("no route to host")
 
-    monkeypatch.setattr("fs.connections.connect", unreachable)
+    monkeypatch.setattr("speedwell.fs.connections.connect", unreachable)
     calls = Calls(cluster.nameserver.address)
     try:
         reply = calls.call("Lookup", pb.LookupRequest(path=b"/"), 5.0)

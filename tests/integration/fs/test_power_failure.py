@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from fs.client import Changes, Client
-from fs.errors import SpeedwellError
+from speedwell.fs.client import Changes, Client
+from speedwell.fs.errors import SpeedwellError
 from tests.forgetful import ForgetfulDisk
 from tests.local_cluster import LocalCluster
 from tests.preloaded import requires_compiler

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fs.client import Client, nameservers
-from fs.errors import NamespaceRebuilding
-from fs.nameserver.holders import FORCE_FLAG
+from speedwell.fs.client import Client, nameservers
+from speedwell.fs.errors import NamespaceRebuilding
+from speedwell.fs.nameserver.holders import FORCE_FLAG
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 

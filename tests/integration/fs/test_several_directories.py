@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.fsck import check
-from fs.client import Client
-from fs.errors import NoSpace
+from speedwell.cluster.fsck import check
+from speedwell.fs.client import Client
+from speedwell.fs.errors import NoSpace
 from tests.local_cluster import LocalCluster
 from tests.machine_state import PROPAGATION
 from tests.waiting import wait_until

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fs.client import Client
-from fs.client.metadata import MetadataClient
-from fs.errors import AlreadyExists, NameserverUnavailable, NoSuchFile
+from speedwell.fs.client import Client
+from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.errors import AlreadyExists, NameserverUnavailable, NoSuchFile
 from tests.etcd import EtcdCluster, requires_etcd
 from tests.local_cluster import Daemon
 from tests.several_nameservers import NAMESERVER, Installation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evaluation.placement_trial import counted, creates_and_stats, stopped
+from speedwell.evaluation.placement_trial import counted, creates_and_stats, stopped
 from tests.placing_cluster import WRITER, placing_cluster
 
 SLOWER = 5

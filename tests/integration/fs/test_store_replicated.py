@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fs.errors import NotLeader, StorageFailed
-from fs.store import Batch, EtcdClient, MemoryStore, ReplicatedStore, Store
-from fs.store import replicated as implementation
+from speedwell.fs.errors import NotLeader, StorageFailed
+from speedwell.fs.store import Batch, EtcdClient, MemoryStore, ReplicatedStore, Store
+from speedwell.fs.store import replicated as implementation
 from tests.etcd import EtcdCluster, requires_etcd
 from tests.unit.fs import test_store as contract
 from tests.waiting import wait_until

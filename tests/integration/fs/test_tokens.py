@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fs import local, tokens
-from fs.channel import connect
-from fs.client import Client
-from fs.proto.speedwell_pb2 import (
+from speedwell.fs import local, tokens
+from speedwell.fs.channel import connect
+from speedwell.fs.client import Client
+from speedwell.fs.proto.speedwell_pb2 import (
     INVALID,
     NOT_FOUND,
     OK,
@@ -31,7 +31,7 @@ from fs.proto.speedwell_pb2 import (
     Replica,
     WriteOperation,
 )
-from fs.tokens import READ, WRITE
+from speedwell.fs.tokens import READ, WRITE
 from tests.local_cluster import SCRIPTS, LocalCluster
 from tests.waiting import wait_until
 

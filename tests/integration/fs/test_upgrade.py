@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import fs
+from speedwell import fs
 from tests import upgrade_load
 from tests.local_cluster import SCRIPTS, Daemon, LocalCluster
 from tests.version_before import VersionBefore

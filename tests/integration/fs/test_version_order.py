@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from fs.client import Changes, Client
-from fs.errors import InvalidArgument, SpeedwellError, StaleEpoch
-from fs.proto.speedwell_pb2 import PublishRequest
+from speedwell.fs.client import Changes, Client
+from speedwell.fs.errors import InvalidArgument, SpeedwellError, StaleEpoch
+from speedwell.fs.proto.speedwell_pb2 import PublishRequest
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 
@@ -25,7 +25,7 @@ MORE = b"m" * 25_000
 
 CHANGE_AND_STOP = """
 import os, signal, sys
-from fs.client import Changes, Client
+from speedwell.fs.client import Changes, Client
 
 def send(channel):
     channel.send_bytes([b"changed"])

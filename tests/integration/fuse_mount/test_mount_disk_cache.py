@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from fs.client import Client
-from fs.client.disk_cache import BLOCK_BYTES
+from speedwell.fs.client import Client
+from speedwell.fs.client.disk_cache import BLOCK_BYTES
 from tests.integration.fuse_mount.mounting import Mounted
 from tests.local_cluster import LocalCluster
 

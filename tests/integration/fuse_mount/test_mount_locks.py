@@ -174,7 +174,7 @@ def test_a_database_is_whole_when_programs_on_two_mounts_change_it(here: Path, t
 
 SLOW_KERNEL = """
 import runpy, sys, time
-from fuse_mount.libfuse import Session
+from speedwell.fuse_mount.libfuse import Session
 
 def serve(self, *arguments, serve=Session.serve):
     drop = self._libfuse.fuse_lowlevel_notify_inval_inode

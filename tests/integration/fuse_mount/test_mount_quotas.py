@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fs.client import Client
+from speedwell.fs.client import Client
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fs.limits import MAX_FILE_BYTES
+from speedwell.fs.limits import MAX_FILE_BYTES
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 

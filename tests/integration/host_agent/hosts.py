@@ -18,8 +18,8 @@ from typing import Self
 
 from pyroute2 import netns
 
-from host_agent.channel import BacklogReport, FlowClass, Registration, Turns, agent_key
-from host_agent.session import SchedulerEnd
+from speedwell.host_agent.channel import BacklogReport, FlowClass, Registration, Turns, agent_key
+from speedwell.host_agent.session import SchedulerEnd
 from tests.waiting import wait_until
 
 MASTER = secrets.token_bytes(32)
@@ -160,7 +160,7 @@ class Agent:
         rate = () if rate_bps is None else ("--rate", str(rate_bps))
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [*entering(hosts.sender), sys.executable, "-m", "host_agent.main", "--address", SENDER,
+                [*entering(hosts.sender), sys.executable, "-m", "speedwell.host_agent.main", "--address", SENDER,
                  "--scheduler", f"127.0.0.1:{scheduler.port}", "--key-file", str(key), "--metrics",
                  "127.0.0.1:9105", *rate, *options], stdout=log, stderr=log)
         wait_until(lambda: scheduler.reports, 20, self.log.read_text)
@@ -172,7 +172,7 @@ class Agent:
         return {name.removeprefix("speedwell_agent_"): float(value) for name, value in lines}
 
     def guardian(self) -> int:
-        return int(run("pgrep", "-P", str(self.process.pid), "-f", "host_agent.guardian"))
+        return int(run("pgrep", "-P", str(self.process.pid), "-f", "speedwell.host_agent.guardian"))
 
     def send_signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)

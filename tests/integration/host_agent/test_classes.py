@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from coflow import Flow
-from host_agent.channel import FlowClass
-from host_agent.marks import Marks
-from host_agent.uplink import dscp_of, mark_of, socket_priority
+from speedwell.coflow import Flow
+from speedwell.host_agent.channel import FlowClass
+from speedwell.host_agent.marks import Marks
+from speedwell.host_agent.uplink import dscp_of, mark_of, socket_priority
 from tests.integration.host_agent.hosts import (
     RATE_BPS,
     RECEIVER,

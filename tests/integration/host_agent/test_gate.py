@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.channel import Slice, Turns
+from speedwell.host_agent.channel import Slice, Turns
 from tests.integration.host_agent.hosts import RECEIVER, SENDER, Agent, Hosts, Scheduler, agent_on_host
 from tests.integration.host_agent.traffic import Datagrams
 from tests.waiting import wait_until

@@ -84,7 +84,7 @@ def refusal(hosts: Hosts, directory: Path, *options: str, command: tuple[str, ..
     key = directory / "another-key"
     key.write_text("k" * 32)
     done = subprocess.run(
-        [*entering(hosts.sender), *command, sys.executable, "-m", "host_agent.main", "--address", SENDER,
+        [*entering(hosts.sender), *command, sys.executable, "-m", "speedwell.host_agent.main", "--address", SENDER,
          "--scheduler", "127.0.0.1:1", "--key-file", str(key), *options], capture_output=True, text=True, timeout=30,
         check=False)
     assert done.returncode in (1, 2) and done.stderr.count("\n") == 1, done.stderr

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from coflow import Flow
+from speedwell.coflow import Flow
 from tests.integration.host_agent.hosts import RECEIVER, SENDER, Hosts, inside
 
 PORT = 9000

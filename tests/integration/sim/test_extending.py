@@ -16,14 +16,14 @@ from runpy import run_path
 import pytest
 from click.testing import CliRunner, Result
 
-from cluster.commands.up import up
-from controller.main import command as controller
-from controller.policy.network.graph import Network
-from controller.policy.placements.request import Candidate, PlacementRequest, place_batch
-from controller.policy.placements.sinbad import MeasuredBy
-from evaluation.commands.experiment import experiment
-from topo.fabric import Fabric
-from topo.fabric_spec import PARAMETERS
+from speedwell.cluster.commands.up import up
+from speedwell.controller.main import command as controller
+from speedwell.controller.policy.network.graph import Network
+from speedwell.controller.policy.placements.request import Candidate, PlacementRequest, place_batch
+from speedwell.controller.policy.placements.sinbad import MeasuredBy
+from speedwell.evaluation.commands.experiment import experiment
+from speedwell.topo.fabric import Fabric
+from speedwell.topo.fabric_spec import PARAMETERS
 
 ROOT = Path(__file__).parents[3]
 GUIDE = (ROOT / "docs" / "extending.md").read_text()
@@ -50,7 +50,7 @@ def run(command: list[str], directory: Path, **variables: str) -> subprocess.Com
 def test_the_simulations_of_the_guide_compare_the_policy_of_its_file(command: str, directory: Path) -> None:
     words = shlex.split(command)
     own = words[next(place for place, word in enumerate(words) if word in ("--method", "--policy")) + 1]
-    done = run(["cluster.cli", *words[1:]], directory)
+    done = run(["speedwell.cluster.cli", *words[1:]], directory)
     assert done.returncode == 0, done.stderr
     assert own.startswith(("widest", "fewest", "in-turn")) and own in done.stdout
 
@@ -59,8 +59,8 @@ def test_a_policy_that_fails_is_told_with_its_file_and_line(directory: Path) -> 
     text = (directory / "widest.py").read_text()
     broken = re.sub(r"^( +)return .*", r"\1return [][0]", text, flags=re.MULTILINE)
     (directory / "widest.py").write_text(broken)
-    done = run(["cluster.cli", "simulate", "--policy-path", "widest.py", "--method", "widest+ecmp", "--files", "50",
-                "--reads", "20", "--runs", "1"], directory)
+    done = run(["speedwell.cluster.cli", "simulate", "--policy-path", "widest.py", "--method", "widest+ecmp",
+                "--files", "50", "--reads", "20", "--runs", "1"], directory)
     assert done.returncode == 1 and re.fullmatch(
         r"speedwell: .*widest\.py, line \d+: IndexError: list index out of range\n", done.stderr), done.stderr
 
@@ -87,16 +87,16 @@ def test_every_command_that_takes_a_policy_refuses_one_that_there_is_not(directo
     """So those of the guide that build a fabric name what their files offer."""
     for command in (command for command in COMMANDS if command.startswith("speedwell up")):
         words = shlex.split(command)[1:]
-        refused = run(["cluster.cli", *words[:-1], "no-such"], directory)
+        refused = run(["speedwell.cluster.cli", *words[:-1], "no-such"], directory)
         assert refused.returncode and "'no-such' is not one of " in refused.stderr
         assert words[-1] in refused.stderr.replace(",", " ").split()
 
 
 def test_a_policy_of_a_file_is_in_every_help(directory: Path) -> None:
     for command, arguments, variables in (
-            (["cluster.cli", "up"], ["--policy-path", "widest.py"], {}),
-            (["controller.main"], ["--policy-path", "widest.py"], {}),
-            (["cluster.cli", "simulate"], [], {"SPEEDWELL_POLICY_PATH": str(directory / "widest.py")})):
+            (["speedwell.cluster.cli", "up"], ["--policy-path", "widest.py"], {}),
+            (["speedwell.controller.main"], ["--policy-path", "widest.py"], {}),
+            (["speedwell.cluster.cli", "simulate"], [], {"SPEEDWELL_POLICY_PATH": str(directory / "widest.py")})):
         done = run([*command, *arguments, "--help"], directory, **variables)
         assert re.search(r"\bwidest\b", done.stdout), (command, done.stderr)
 
@@ -106,14 +106,14 @@ def test_an_installed_package_offers_its_policies_by_an_entry_point(directory: P
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: own-policies\nVersion: 1\n")
     (package / "entry_points.txt").write_text("[speedwell.policies]\nwidest = widest\n")
-    done = run(["cluster.cli", "up", "--help"], directory, PYTHONPATH=f"{directory}:{ROOT}")
+    done = run(["speedwell.cluster.cli", "up", "--help"], directory, PYTHONPATH=f"{directory}:{ROOT}")
     assert re.search(r"\bwidest\b", done.stdout), done.stderr
 
 
 @pytest.mark.parametrize(("text", "reason"), [
     ("import nothing_like_that", "No module named 'nothing_like_that'"),
-    ("x = 1", "there is no controller.policy.registry.Policy in it"),
-    ("from controller.policy.registry import Kind, Policy\np = Policy(Kind.PATH, 'ecmp', '', '', None)",
+    ("x = 1", "there is no speedwell.controller.policy.registry.Policy in it"),
+    ("from speedwell.controller.policy.registry import Kind, Policy\np = Policy(Kind.PATH, 'ecmp', '', '', None)",
      "there is a path policy 'ecmp' already"),
     (None, "there is no Python file"),
 ])
@@ -121,7 +121,7 @@ def test_a_file_that_cannot_be_offered_is_refused_in_one_line(text: str | None, 
     file = tmp_path / "own.py"
     if text is not None:
         file.write_text(text)
-    done = run(["controller.main", "--policy-path", "own.py"], tmp_path)
+    done = run(["speedwell.controller.main", "--policy-path", "own.py"], tmp_path)
     assert done.returncode == 2 and reason in done.stderr and "own.py" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
 

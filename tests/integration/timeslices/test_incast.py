@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.channel import agent_key
+from speedwell.host_agent.channel import agent_key
 from tests.integration.host_agent.hosts import entering, run
 from tests.waiting import wait_until
 
@@ -119,15 +119,15 @@ def coordinated(star: Star, folder: Path, *options: str) -> Iterator[subprocess.
         stack.enter_context(star.running(star.switch, python, "-m", "http.server", "8080", "--bind", "127.0.0.1",
                                          "--directory", str(folder)))
         scheduler = stack.enter_context(star.running(
-            star.switch, python, "-m", "controller.timeslices.main", "--listen", f"{SWITCH}:6657", "--key-file",
-            str(folder / "master.key"), *options))
+            star.switch, python, "-m", "speedwell.controller.timeslices.main", "--listen", f"{SWITCH}:6657",
+            "--key-file", str(folder / "master.key"), *options))
         assert scheduler.stdout is not None and scheduler.stdout.readline().startswith("ready")
         for sender in SENDERS:
             key = folder / f"{sender}.key"
             key.write_bytes(agent_key(MASTER.encode(), sender))
             agent = stack.enter_context(star.running(
-                sender, python, "-m", "host_agent.main", "--address", sender, "--scheduler", f"{SWITCH}:6657",
-                "--key-file", str(key)))
+                sender, python, "-m", "speedwell.host_agent.main", "--address", sender,
+                "--scheduler", f"{SWITCH}:6657", "--key-file", str(key)))
             assert agent.stdout is not None and agent.stdout.readline().startswith("ready")
         yield scheduler
 

@@ -1,7 +1,7 @@
 """Static flow entries for a spine-leaf fabric: every packet between racks takes one spine, with labels."""
 
-from topo.emulation import Emulation
-from topo.fabric import Fabric
+from speedwell.topo.emulation import Emulation
+from speedwell.topo.fabric import Fabric
 
 FIRST_LABEL = 100
 OUTER_LABEL_OFFSET = 1000

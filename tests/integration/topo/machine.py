@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from speedwell.topo.emulation.processes import MARKER_VARIABLE
 from tests.machine_state import left_on_machine
 from tests.waiting import wait_until
-from topo.emulation.processes import MARKER_VARIABLE
 
 
 def namespaces() -> set[str]:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from speedwell.topo.emulation import Emulation, EmulationError
+from speedwell.topo.fabric import Fabric, UnknownNode, spine_leaf
 from tests.integration.topo import labelled_paths
 from tests.waiting import wait_until
-from topo.emulation import Emulation, EmulationError
-from topo.fabric import Fabric, UnknownNode, spine_leaf
 
 pytestmark = pytest.mark.root
 

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.topo.machine import nothing_stays_behind, processes, running
-from tests.waiting import wait_until
-from topo.emulation import (
+from speedwell.topo.emulation import (
     AddressConflict,
     Emulation,
     EmulationError,
@@ -19,8 +17,10 @@ from topo.emulation import (
     MissingRequirement,
     management,
 )
-from topo.emulation.reservation import RUN_DIRECTORY
-from topo.fabric import Fabric, spine_leaf
+from speedwell.topo.emulation.reservation import RUN_DIRECTORY
+from speedwell.topo.fabric import Fabric, spine_leaf
+from tests.integration.topo.machine import nothing_stays_behind, processes, running
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.root
 
@@ -28,8 +28,8 @@ PROJECT = Path(__file__).parents[3]
 OWNER = """
 import signal, sys
 from pathlib import Path
-from topo.emulation import Emulation
-from topo.fabric import spine_leaf
+from speedwell.topo.emulation import Emulation
+from speedwell.topo.fabric import spine_leaf
 directory = Path(sys.argv[1])
 with Emulation(spine_leaf(leaves=2, spines=1, hosts_per_leaf=1), directory=directory, controller=None) as emulation:
     emulation.popen("r0h0", ["setsid", "sleep", "1000"], log=directory / "sleep.log")

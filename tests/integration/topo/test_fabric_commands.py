@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from speedwell.topo.emulation.reservation import Reservation
 from tests.integration.topo.machine import nothing_stays_behind
 from tests.machine_state import in_chroot
 from tests.waiting import wait_until
-from topo.emulation.reservation import Reservation
 
 pytestmark = pytest.mark.root
 

@@ -1,7 +1,7 @@
 """What `node balance` says that it will move."""
 
-from cluster.balance import to_move
-from fs.proto.speedwell_pb2 import DataserverStatus, Replica
+from speedwell.cluster.balance import to_move
+from speedwell.fs.proto.speedwell_pb2 import DataserverStatus, Replica
 
 
 def status(name: str, used: int, *, alive: bool = True, draining: bool = False, capacity: int = 1000

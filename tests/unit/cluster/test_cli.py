@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
-from cluster import cli
-from fs import command_line
+from speedwell.cluster import cli
+from speedwell.fs import command_line
 
 SPEEDWELL = str(Path(sys.executable).parent / "speedwell")
 HEAVY = ("grpc", "rich", "requests", "ryu", "mininet", "networkx", "numpy", "pydantic", "google.protobuf")
@@ -30,26 +30,28 @@ def imported_by(code: str) -> set[str]:
 
 
 def test_help_and_running_processes_need_no_heavy_import():
-    code = "from cluster import cli\ncli.run(['--help'])\ncli.run(['put', '--help'])\ncli.run(['up', '--help'])"
+    code = ("from speedwell.cluster import cli\n"
+            "cli.run(['--help'])\ncli.run(['put', '--help'])\ncli.run(['up', '--help'])")
     assert not imported_by(code).intersection(HEAVY)
 
 
 def test_file_commands_do_not_import_rich_or_the_controllers_libraries():
-    code = "import cluster.transfer, cluster.progress, fs.client\nfrom cluster.commands import transfer, listing"
+    code = ("import speedwell.cluster.transfer, speedwell.cluster.progress, speedwell.fs.client\n"
+            "from speedwell.cluster.commands import transfer, listing")
     assert not imported_by(code).intersection({"rich", "ryu", "mininet", "networkx", "numpy", "pydantic"})
 
 
 @pytest.mark.parametrize("name", list(cli.COMMANDS))
 def test_the_help_line_of_a_command_is_the_first_sentence_of_its_own_help(name):
     module, attribute, line = cli.COMMANDS[name]
-    command = getattr(importlib.import_module(module), attribute)
+    command = getattr(importlib.import_module(f"speedwell.{module}"), attribute)
     assert isinstance(command, click.Command)
     assert " ".join((command.help or "").split()).startswith(line.rstrip("."))
 
 
 def test_every_option_of_every_command_says_what_it_does():
     for name, (module, attribute, _) in cli.COMMANDS.items():
-        command = getattr(importlib.import_module(module), attribute)
+        command = getattr(importlib.import_module(f"speedwell.{module}"), attribute)
         for parameter in command.params:
             if isinstance(parameter, click.Option):
                 assert parameter.help, f"{name} {parameter.opts}"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from evaluation.coflow_replay import experiment
-from evaluation.coflow_replay.experiment import (
+from speedwell.evaluation.coflow_replay import experiment
+from speedwell.evaluation.coflow_replay.experiment import (
     EMULATED,
     QUICK_COFLOWS,
     CoflowScale,
@@ -17,11 +17,11 @@ from evaluation.coflow_replay.experiment import (
     emulated_tasks,
     simulated_table,
 )
-from evaluation.coflow_replay.replay import ReplayFailed
-from evaluation.commands.experiment import experiment as experiment_command
-from evaluation.experiment import Choices
-from evaluation.papers.mincof import EXPERIMENTS, CoflowTask
-from evaluation.results.results_file import ResultsFile
+from speedwell.evaluation.coflow_replay.replay import ReplayFailed
+from speedwell.evaluation.commands.experiment import experiment as experiment_command
+from speedwell.evaluation.experiment import Choices
+from speedwell.evaluation.papers.mincof import EXPERIMENTS, CoflowTask
+from speedwell.evaluation.results.results_file import ResultsFile
 
 
 def test_each_policy_is_played_once_at_each_point() -> None:

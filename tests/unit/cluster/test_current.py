@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster import current
-from cluster.processes import Processes
+from speedwell.cluster import current
+from speedwell.cluster.processes import Processes
 
 
 def started(directory: Path) -> current.Current:

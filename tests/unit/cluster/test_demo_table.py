@@ -1,6 +1,6 @@
 """What the demonstration's table says of a read."""
 
-from cluster.demo import _table
+from speedwell.cluster.demo import _table
 
 
 def test_a_read_in_parts_has_a_row_with_path_and_share_for_each_replica() -> None:

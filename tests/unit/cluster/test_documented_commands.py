@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from cluster import cli
+from speedwell.cluster import cli
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from evaluation.commands.experiment import experiment
-from evaluation.papers.sinbad import EXPERIMENTS, RACK_AWARE, SINBAD
-from evaluation.replay.writes import (
+from speedwell.evaluation.commands.experiment import experiment
+from speedwell.evaluation.papers.sinbad import EXPERIMENTS, RACK_AWARE, SINBAD
+from speedwell.evaluation.replay.writes import (
     HOST_MBPS,
     HOSTS_PER_RACK,
     MEASURES,
@@ -23,8 +23,8 @@ from evaluation.replay.writes import (
     fabric_of,
     stored_files,
 )
-from evaluation.results.output import finish
-from fs.limits import LEAST_ADVISED_BYTES
+from speedwell.evaluation.results.output import finish
+from speedwell.fs.limits import LEAST_ADVISED_BYTES
 
 TASK = WriteTrace(SINBAD, 7, 40, 20e6)
 

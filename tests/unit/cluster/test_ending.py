@@ -16,9 +16,9 @@ sys.late = Late()       # lives until the interpreter takes its modules apart
 """
 
 COMMANDS = {
-    "speedwell": "from cluster.cli import main; main(['no-such-command'])",
-    "speedwell-nameserver": "from fs.nameserver.main import main; sys.exit(main(['--no-such-flag']))",
-    "speedwell-dataserver": "from fs.dataserver.main import main; sys.exit(main(['--no-such-flag']))",
+    "speedwell": "from speedwell.cluster.cli import main; main(['no-such-command'])",
+    "speedwell-nameserver": "from speedwell.fs.nameserver.main import main; sys.exit(main(['--no-such-flag']))",
+    "speedwell-dataserver": "from speedwell.fs.dataserver.main import main; sys.exit(main(['--no-such-flag']))",
 }
 
 
@@ -35,7 +35,7 @@ def test_a_command_ends_without_tearing_the_interpreter_down(command: str) -> No
 
 ENDING = """
 import atexit, sys, threading, time
-from fs.ending import run_to_the_end
+from speedwell.fs.ending import run_to_the_end
 
 def work():
     atexit.register(print, "registered")

@@ -7,9 +7,9 @@ import subprocess
 import pytest
 from click.testing import CliRunner
 
-from cluster import supervisor
-from cluster.commands.enter import enter, shell
-from cluster.errors import ClusterError
+from speedwell.cluster import supervisor
+from speedwell.cluster.commands.enter import enter, shell
+from speedwell.cluster.errors import ClusterError
 
 BASH = shutil.which("bash")
 

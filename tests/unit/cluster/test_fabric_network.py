@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster import fabric_network
-from cluster.commands.connection import Target
-from cluster.errors import NotOnFabric
+from speedwell.cluster import fabric_network
+from speedwell.cluster.commands.connection import Target
+from speedwell.cluster.errors import NotOnFabric
 
 LOCAL, ELSEWHERE = "127.0.0.1:7000", "192.0.2.1:7000"
 

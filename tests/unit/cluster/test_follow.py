@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster import follow as module
-from cluster.balance import given
-from cluster.follow import follow
+from speedwell.cluster import follow as module
+from speedwell.cluster.balance import given
+from speedwell.cluster.follow import follow
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def test_it_ends_when_its_time_is_over_and_says_what_is_left(capsys: pytest.Capt
 
 
 def test_a_terminal_gets_a_bar_and_no_lines() -> None:
-    code = ("import itertools, time\nfrom cluster.follow import follow\nbegan = time.monotonic()\n"
+    code = ("import itertools, time\nfrom speedwell.cluster.follow import follow\nbegan = time.monotonic()\n"
             "follow('draining d1', lambda: max(0, 40 - int(10 * (time.monotonic() - began))), 60.0, 'entries')")
     master, slave = pty.openpty()
     with subprocess.Popen([sys.executable, "-c", code], stderr=slave, stdout=subprocess.DEVNULL,

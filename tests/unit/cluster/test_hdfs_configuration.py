@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
-from evaluation.commands.experiment import experiment
-from evaluation.hdfs import configuration, libraries
-from topo.fabric import three_tier
-from topo.fabric.addresses import MANAGEMENT_NETWORK
+from speedwell.evaluation.commands.experiment import experiment
+from speedwell.evaluation.hdfs import configuration, libraries
+from speedwell.topo.fabric import three_tier
+from speedwell.topo.fabric.addresses import MANAGEMENT_NETWORK
 
 FABRIC = three_tier(pods=2, racks_per_pod=2, hosts_per_rack=2, host_bps=80e6)
 

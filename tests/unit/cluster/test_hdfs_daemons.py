@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from cluster.errors import StartFailed
-from cluster.processes import start_ticks
-from evaluation.hdfs.daemons import Daemons
+from speedwell.cluster.errors import StartFailed
+from speedwell.cluster.processes import start_ticks
+from speedwell.evaluation.hdfs.daemons import Daemons
 from tests.waiting import wait_until
 
 SERVES = ["sh", "-c", "echo $$ > $0; echo ready somewhere; exec cat"]
@@ -53,7 +53,7 @@ def test_a_program_that_is_not_there_is_named(daemons):
 
 
 def test_one_that_ignores_the_end_of_its_input_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr("evaluation.hdfs.daemons.STOP_SECONDS", 0.2)
+    monkeypatch.setattr("speedwell.evaluation.hdfs.daemons.STOP_SECONDS", 0.2)
     daemons = Daemons(tmp_path)
     daemons.start([("stubborn", ["sh", "-c", "echo $$ > $0; echo ready; exec sleep 600", str(tmp_path / "pid")])],
                   at_once=1, timeout_seconds=20)
@@ -62,7 +62,7 @@ def test_one_that_ignores_the_end_of_its_input_is_killed(tmp_path, monkeypatch):
 
 
 def test_they_end_when_whoever_started_them_is_killed(tmp_path):
-    program = (f"from pathlib import Path\nfrom evaluation.hdfs.daemons import Daemons\n"
+    program = (f"from pathlib import Path\nfrom speedwell.evaluation.hdfs.daemons import Daemons\n"
                f"import time\n"
                f"Daemons(Path({str(tmp_path)!r})).start([('d', {[*SERVES, str(tmp_path / 'pid')]!r})], at_once=1, "
                f"timeout_seconds=20)\nprint('up', flush=True)\ntime.sleep(600)\n")

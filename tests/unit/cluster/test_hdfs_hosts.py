@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from evaluation.replay.agents import ReaderAgents, ReadingFailed
+from speedwell.evaluation.replay.agents import ReaderAgents, ReadingFailed
 from tests.waiting import wait_until
 
 ANSWERS = """
@@ -24,7 +24,8 @@ for line in sys.stdin:
 def agents(tmp_path):
     commands = {name: [sys.executable, "-c", ANSWERS, name] for name in ("a", "b")}
     commands["touches"] = ["sh", "-c", f"touch {tmp_path / 'started'}; exec cat > /dev/null"]
-    agents = ReaderAgents([sys.executable, "-m", "evaluation.hdfs.hosts"], {"commands": commands}, tmp_path / "log")
+    agents = ReaderAgents([sys.executable, "-m", "speedwell.evaluation.hdfs.hosts"], {"commands": commands},
+                          tmp_path / "log")
     yield agents
     agents.close()
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster import local, local_metrics
-from cluster.errors import AlreadyRunning, InvalidSetting, InvalidState, NotRunning
-from cluster.local import LocalSettings
-from cluster.local_commands import dataserver_command, durability_options, listen_address
-from cluster.processes import Processes, ProcessRecord, start_ticks
+from speedwell.cluster import local, local_metrics
+from speedwell.cluster.errors import AlreadyRunning, InvalidSetting, InvalidState, NotRunning
+from speedwell.cluster.local import LocalSettings
+from speedwell.cluster.local_commands import dataserver_command, durability_options, listen_address
+from speedwell.cluster.processes import Processes, ProcessRecord, start_ticks
 
 RECORDED = {"kind": "local", "mount": None, "dataservers": 3, "replication": 2, "chunk_size_bytes": 1 << 20,
             "nameservers": 1, "etcd_ports": [], "addresses": {"nameserver": "127.0.0.1:4000"}, "namespace": True,

@@ -1,7 +1,7 @@
 """What a check says of files whose end no dataserver has."""
 
-from cluster.fsck import compare
-from fs.proto.speedwell_pb2 import ContentEntry, ContentRecord, FileReport
+from speedwell.cluster.fsck import compare
+from speedwell.fs.proto.speedwell_pb2 import ContentEntry, ContentRecord, FileReport
 
 FILE_ID = "01234567-89ab-cdef-0123-456789abcdef"
 CONTENT = ContentRecord(file_id=bytes.fromhex(FILE_ID.replace("-", "")), size=100, replication=2)

@@ -6,8 +6,8 @@ import subprocess
 import click
 import pytest
 
-from cluster import cli
-from cluster.commands import man
+from speedwell.cluster import cli
+from speedwell.cluster.commands import man
 
 
 def all_contexts():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cluster.errors import InvalidSetting
-from cluster.mount_helper import Wanted, read_options
+from speedwell.cluster.errors import InvalidSetting
+from speedwell.cluster.mount_helper import Wanted, read_options
 
 
 def test_options_of_speedwell_mount_have_underscores_and_those_of_the_kernel_go_there() -> None:

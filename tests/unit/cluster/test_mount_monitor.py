@@ -13,15 +13,15 @@ from typing import Any, cast
 
 import pytest
 
-from cluster import mount_monitor
-from cluster.commands.accesslog import line_of
-from cluster.commands.top import COLUMNS, rows
-from cluster.errors import NotRunning
-from cluster.mount_monitor import Mounts, Source, Statistics, activity, follow
-from fuse_mount.access_log import AccessLog
-from fuse_mount.measures import BOUNDS_SECONDS
-from fuse_mount.monitor import Monitor
-from fuse_mount.mountpoint import FILESYSTEM_TYPE, Mount
+from speedwell.cluster import mount_monitor
+from speedwell.cluster.commands.accesslog import line_of
+from speedwell.cluster.commands.top import COLUMNS, rows
+from speedwell.cluster.errors import NotRunning
+from speedwell.cluster.mount_monitor import Mounts, Source, Statistics, activity, follow
+from speedwell.fuse_mount.access_log import AccessLog
+from speedwell.fuse_mount.measures import BOUNDS_SECONDS
+from speedwell.fuse_mount.monitor import Monitor
+from speedwell.fuse_mount.mountpoint import FILESYSTEM_TYPE, Mount
 
 
 def said(clock_seconds: float, **changes: Any) -> Statistics:
@@ -77,7 +77,7 @@ def test_rows_are_sorted_and_who_does_not_answer_comes_last() -> None:
 @pytest.fixture
 def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mount:
     """One whose socket lies where tests may put it."""
-    for module in ("cluster.mount_monitor", "fuse_mount.monitor"):
+    for module in ("speedwell.cluster.mount_monitor", "speedwell.fuse_mount.monitor"):
         monkeypatch.setattr(f"{module}.socket_path", lambda owner, device: tmp_path / "sockets" / device)
     return Mount(Path("/m"), FILESYSTEM_TYPE, "speedwell@h:1", (f"user_id={os.getuid()}",), "0:99")
 
@@ -161,7 +161,7 @@ def test_a_mount_that_ends_late_leaves_the_socket_of_the_next_with_its_number(mo
 
 def test_a_mount_believes_root_and_its_owner_only(mount: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
     monitor(AccessLog())
-    monkeypatch.setattr("fuse_mount.monitor.user_of", lambda connection: os.getuid() + 1)
+    monkeypatch.setattr("speedwell.fuse_mount.monitor.user_of", lambda connection: os.getuid() + 1)
     assert Mounts().look([mount])[0].problem == "no answer"
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster import mounts
-from cluster.errors import InvalidSetting, StopFailed
+from speedwell.cluster import mounts
+from speedwell.cluster.errors import InvalidSetting, StopFailed
 
 
 def test_the_kernels_own_mounts_are_found_and_other_directories_are_none(tmp_path):

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.errors import InvalidSetting
-from cluster.local_commands import has_certificates
-from cluster.nameservers import (
+from speedwell.cluster.errors import InvalidSetting
+from speedwell.cluster.local_commands import has_certificates
+from speedwell.cluster.nameservers import (
     ETCD_READY,
     EtcdMember,
     etcd_commands,

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from evaluation.coflow_replay import pace as pace_module
-from evaluation.coflow_replay.pace import LATENESS_SECONDS, Pace
+from speedwell.evaluation.coflow_replay import pace as pace_module
+from speedwell.evaluation.coflow_replay.pace import LATENESS_SECONDS, Pace
 from tests.waiting import wait_until
 
 

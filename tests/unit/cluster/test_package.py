@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fs.command_line import explain
+from speedwell.fs.command_line import explain
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -23,8 +23,8 @@ def test_a_build_holds_the_modules_of_all_protocols(tmp_path: Path) -> None:
     assert len(protocols) > 1
     for name in protocols:
         for ending in (".proto", "_pb2.py", "_pb2.pyi", "_pb2_grpc.py"):
-            assert (tmp_path / "fs" / "proto" / f"{name}{ending}").stat().st_mtime > 0
-    program = "import fs.client; print(fs.client.__file__)"
+            assert (tmp_path / "speedwell" / "fs" / "proto" / f"{name}{ending}").stat().st_mtime > 0
+    program = "import speedwell.fs.client; print(speedwell.fs.client.__file__)"
     told = subprocess.run([sys.executable, "-P", "-c", program], cwd="/", env={"PYTHONPATH": str(tmp_path)},
                           capture_output=True, text=True, check=True, timeout=120)
     assert told.stdout.startswith(str(tmp_path))
@@ -57,7 +57,7 @@ def test_man_pages_of_what_can_be_used_are_made_with_only_client_and_server(tmp_
         import sys
         for name in ("ryu", "eventlet", "networkx", "numpy", "numba", "matplotlib", "pydantic", "pyroute2"):
             sys.modules[name] = None
-        from cluster.cli import run
+        from speedwell.cluster.cli import run
         sys.exit(run(["man", sys.argv[1]]))"""
     told = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, capture_output=True, text=True,
                           check=False, timeout=120)

@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 import pytest
 from click.testing import CliRunner
 
-from cluster import parts
-from cluster.commands.up import up
-from cluster.errors import StartFailed
-from cluster.processes import Command, Processes
-from fs.addresses import parse_address
-from fs.identity import places, roles
+from speedwell.cluster import parts
+from speedwell.cluster.commands.up import up
+from speedwell.cluster.errors import StartFailed
+from speedwell.cluster.processes import Command, Processes
+from speedwell.fs.addresses import parse_address
+from speedwell.fs.identity import places, roles
 
 
 @pytest.mark.parametrize("name", ['"', "\\", "\n", "\t\x7f", "ü€😀", "#'", "{}"])

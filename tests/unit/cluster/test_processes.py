@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.errors import AlreadyRunning, ClusterError, InvalidState, StartFailed
-from cluster.processes import (
+from speedwell.cluster.errors import AlreadyRunning, ClusterError, InvalidState, StartFailed
+from speedwell.cluster.processes import (
     Command,
     Processes,
     ProcessRecord,
@@ -20,7 +20,7 @@ from cluster.processes import (
     resident_bytes,
     start_ticks,
 )
-from cluster.state_files import exclusive
+from speedwell.cluster.state_files import exclusive
 from tests.waiting import wait_until
 
 SERVES = "import time; print('ready 127.0.0.1:7000 extra', flush=True); time.sleep(600)"
@@ -57,7 +57,7 @@ def test_a_daemon_has_its_own_session_and_none_of_the_callers_standard_streams(p
 
 
 def test_a_daemon_outlives_the_command_that_started_it(tmp_path):
-    code = ("import sys; from pathlib import Path; from cluster.processes import *\n"
+    code = ("import sys; from pathlib import Path; from speedwell.cluster.processes import *\n"
             f"server = Command('server', [sys.executable, '-c', {SERVES!r}])\n"
             f"Processes(Path({str(tmp_path)!r})).start(server)")
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20,
@@ -100,7 +100,7 @@ def test_a_program_that_does_not_exist_is_named(processes):
 
 
 def test_a_caller_that_is_killed_before_it_recorded_a_daemon_leaves_none(tmp_path):
-    code = ("import os, signal, sys; from pathlib import Path; from cluster.processes import *\n"
+    code = ("import os, signal, sys; from pathlib import Path; from speedwell.cluster.processes import *\n"
             "Processes.save = lambda self: os.kill(os.getpid(), signal.SIGKILL)\n"
             f"server = Command('server', ['touch', {str(tmp_path / 'ran')!r}])\n"
             f"Processes(Path({str(tmp_path)!r})).start(server)")
@@ -217,7 +217,7 @@ def test_a_second_command_is_refused_and_told_who_holds_the_lock(tmp_path):
 
 def test_the_lock_is_free_again_after_its_holder_was_killed(tmp_path):
     lock = tmp_path / "lock"
-    code = ("import time; from pathlib import Path; from cluster.state_files import exclusive\n"
+    code = ("import time; from pathlib import Path; from speedwell.cluster.state_files import exclusive\n"
             f"with exclusive(Path({str(lock)!r}), 'demo'):\n    print('held', flush=True); time.sleep(600)")
     holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert holder.stdout is not None

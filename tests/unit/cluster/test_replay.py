@@ -13,21 +13,21 @@ from typing import Any
 
 import pytest
 
-from cluster.errors import ClusterError, InvalidSetting
-from evaluation.experiment import Choices
-from evaluation.papers.mayflower import EXPERIMENTS, MAYFLOWER, RACK_LOCAL
-from evaluation.papers.reads import HOST_BPS, Method, Task
-from evaluation.replay import experiment
-from evaluation.replay.agents import ReaderAgents, ReadingFailed
-from evaluation.replay.agreement import agreement_of, wire_factor
-from evaluation.replay.experiment import emulated_tasks, parameters, run_emulated, saturated, warm_up
-from evaluation.replay.replay import replay
-from evaluation.replay.scale import Scale, StoredFile, file_of, files_of
-from evaluation.replay.speedwell import content
-from evaluation.replay.system import Progress, ReadReport
-from evaluation.results.results_file import ResultsFile
-from sim.errors import Overloaded
-from sim.workload import Read, Workload, generate
+from speedwell.cluster.errors import ClusterError, InvalidSetting
+from speedwell.evaluation.experiment import Choices
+from speedwell.evaluation.papers.mayflower import EXPERIMENTS, MAYFLOWER, RACK_LOCAL
+from speedwell.evaluation.papers.reads import HOST_BPS, Method, Task
+from speedwell.evaluation.replay import experiment
+from speedwell.evaluation.replay.agents import ReaderAgents, ReadingFailed
+from speedwell.evaluation.replay.agreement import agreement_of, wire_factor
+from speedwell.evaluation.replay.experiment import emulated_tasks, parameters, run_emulated, saturated, warm_up
+from speedwell.evaluation.replay.replay import replay
+from speedwell.evaluation.replay.scale import Scale, StoredFile, file_of, files_of
+from speedwell.evaluation.replay.speedwell import content
+from speedwell.evaluation.replay.system import Progress, ReadReport
+from speedwell.evaluation.results.results_file import ResultsFile
+from speedwell.sim.errors import Overloaded
+from speedwell.sim.workload import Read, Workload, generate
 
 TASK = Task("", 0.0, MAYFLOWER, 0.07, RACK_LOCAL, 8.0, 50, 1)
 SMALL = Scale(host_bps=16e6, speedup=64.0, pods=2, racks_per_pod=2, hosts_per_rack=2)

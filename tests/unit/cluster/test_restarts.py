@@ -1,6 +1,6 @@
 """When a process that ended is started again."""
 
-from cluster.restarts import FIRST_PAUSE_SECONDS, HEALTHY_SECONDS, LONGEST_PAUSE_SECONDS, Restarts
+from speedwell.cluster.restarts import FIRST_PAUSE_SECONDS, HEALTHY_SECONDS, LONGEST_PAUSE_SECONDS, Restarts
 
 
 def test_one_that_ran_for_long_is_started_again_at_once_each_time() -> None:

@@ -9,10 +9,10 @@ from random import Random
 import pytest
 from click.testing import CliRunner, Result
 
-from evaluation.commands.simulate import simulate
-from sim.workload import Workload, generate, mayflower_read_bits
-from topo.fabric import spine_leaf, three_tier
-from topo.fabric_spec import parse_fabric
+from speedwell.evaluation.commands.simulate import simulate
+from speedwell.sim.workload import Workload, generate, mayflower_read_bits
+from speedwell.topo.fabric import spine_leaf, three_tier
+from speedwell.topo.fabric_spec import parse_fabric
 
 
 def invoke(output: Path, *arguments: str) -> Result:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cluster import supervisor
-from cluster.commands.up import up
-from cluster.fabric import FabricCluster
-from cluster.fabric_settings import FabricSettings
-from cluster.processes import start_ticks
-from topo.emulation import TooLarge
-from topo.fabric import fat_tree, spine_leaf
+from speedwell.cluster import supervisor
+from speedwell.cluster.commands.up import up
+from speedwell.cluster.fabric import FabricCluster
+from speedwell.cluster.fabric_settings import FabricSettings
+from speedwell.cluster.processes import start_ticks
+from speedwell.topo.emulation import TooLarge
+from speedwell.topo.fabric import fat_tree, spine_leaf
 
 
 @pytest.mark.parametrize("what", ["hosts", "switches", "machine"])

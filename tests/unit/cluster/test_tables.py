@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from rich.cells import cell_len
 
-from cluster.tables import visible
+from speedwell.cluster.tables import visible
 from tests.terminal import shown
 
 COLUMNS = ("directory", "used", "path", "state")
@@ -19,7 +19,7 @@ ROWS = [(f"/home/{'x' * 60}/{number}", "120.5 MiB", f"/data/{name}", state)
             ("line\nbreak\x1b[31mred", ""), ("中文" * 40, "running"), ("\udcff\udcfe", "running"), ("é" * 90, "")])]
 PROGRAM = """
 import json, sys
-from cluster.tables import echo_table
+from speedwell.cluster.tables import echo_table
 echo_table(*json.loads(sys.argv[1]))
 """
 

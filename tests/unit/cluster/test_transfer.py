@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from cluster import transfer
-from cluster.progress import Meter
-from fs.option_types import Duration, Rate, Size
+from speedwell.cluster import transfer
+from speedwell.cluster.progress import Meter
+from speedwell.fs.option_types import Duration, Rate, Size
 
 
 def test_a_tree_is_planned_with_parents_first_links_kept_and_special_files_passed_over(tmp_path):
@@ -120,7 +120,7 @@ def test_a_meter_without_a_terminal_shows_nothing_and_starts_no_thread(capfd):
 
 
 def test_on_a_terminal_work_that_takes_long_shows_a_bar_and_clears_it_away():
-    code = ("import time\nfrom cluster.progress import Meter\n"
+    code = ("import time\nfrom speedwell.cluster.progress import Meter\n"
             "with Meter('big file', 1 << 30) as meter:\n"
             "    meter.advance(256 << 20)\n    time.sleep(1.6)\n    meter.advance(256 << 20)\n    time.sleep(0.3)\n")
     main, terminal = os.openpty()

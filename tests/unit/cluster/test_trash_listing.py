@@ -1,7 +1,7 @@
 """How `speedwell trash list` shows what was removed."""
 
-from cluster.commands.trash import _trees
-from fs.proto.speedwell_pb2 import Attributes, TrashEntry
+from speedwell.cluster.commands.trash import _trees
+from speedwell.fs.proto.speedwell_pb2 import Attributes, TrashEntry
 
 
 def entry(path: bytes, removed_ns: int, size: int = 0, kept_until_ns: int = 100) -> TrashEntry:

@@ -13,10 +13,10 @@ from tests.waiting import wait_until
 PROGRAM = """
 import sys, click
 from pathlib import Path
-from cluster.commands.watching import watch_options
-from cluster.tables import echo_table
-from fs import command_line
-from fs.errors import NameserverUnavailable
+from speedwell.cluster.commands.watching import watch_options
+from speedwell.cluster.tables import echo_table
+from speedwell.fs import command_line
+from speedwell.fs.errors import NameserverUnavailable
 
 calls = 0
 

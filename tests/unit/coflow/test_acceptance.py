@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coflow import Flow, FlowReport, InvalidReport, Report
-from coflow.acceptance import WINDOW, Acceptance
+from speedwell.coflow import Flow, FlowReport, InvalidReport, Report
+from speedwell.coflow.acceptance import WINDOW, Acceptance
 
 NOW = 1_700_000_000.0
 FLOW = Flow("10.0.0.1", "10.0.1.1", 7100, 40000)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coflow.errors import InvalidReport, InvalidSetting
-from coflow.host_heartbeat import (
+from speedwell.coflow.errors import InvalidReport, InvalidSetting
+from speedwell.coflow.host_heartbeat import (
     DATAGRAM_BYTES,
     HostHeartbeat,
     HostHeartbeats,
@@ -21,9 +21,9 @@ from coflow.host_heartbeat import (
     interface_of,
     is_heartbeat,
 )
-from coflow.report import Flow, FlowReport, Report, host_key
-from coflow.report import encode as encode_report
-from coflow.settings import SchedulerAddress
+from speedwell.coflow.report import Flow, FlowReport, Report, host_key
+from speedwell.coflow.report import encode as encode_report
+from speedwell.coflow.settings import SchedulerAddress
 
 KEY = b"k" * 32
 BEAT = HostHeartbeat("10.0.0.1", 7, 1_700_000_000_000_000, 5_000_000, 123, 456)

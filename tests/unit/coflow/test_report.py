@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coflow import Flow, FlowReport, InvalidReport, Report, decode, encode
-from coflow.report import MAC_BYTES, MAX_DATAGRAM_BYTES, MAX_FLOWS, MAX_REMAINING_BYTES, host_key
+from speedwell.coflow import Flow, FlowReport, InvalidReport, Report, decode, encode
+from speedwell.coflow.report import MAC_BYTES, MAX_DATAGRAM_BYTES, MAX_FLOWS, MAX_REMAINING_BYTES, host_key
 
 KEY = b"k" * 32
 NUMBERS = st.integers(1, (1 << 64) - 1)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from coflow import Flow, InvalidSetting, Report, Reporter, configured_reporter, decode
-from coflow.report import MAX_FLOWS
-from coflow.settings import ADDRESS_VARIABLE, DEFAULT_PORT, KEY_FILE_VARIABLE, SchedulerAddress, scheduler
+from speedwell.coflow import Flow, InvalidSetting, Report, Reporter, configured_reporter, decode
+from speedwell.coflow.report import MAX_FLOWS
+from speedwell.coflow.settings import ADDRESS_VARIABLE, DEFAULT_PORT, KEY_FILE_VARIABLE, SchedulerAddress, scheduler
 from tests.waiting import wait_until
 
 KEY = b"k" * 32

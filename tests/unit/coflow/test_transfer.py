@@ -20,12 +20,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coflow.errors import TransferFailed
-from coflow.parts import MAX_PARTS, split
-from coflow.receiver import Receiver
-from coflow.reporter import Reporter
-from coflow.settings import SchedulerAddress
-from coflow.transfer import send
+from speedwell.coflow.errors import TransferFailed
+from speedwell.coflow.parts import MAX_PARTS, split
+from speedwell.coflow.receiver import Receiver
+from speedwell.coflow.reporter import Reporter
+from speedwell.coflow.settings import SchedulerAddress
+from speedwell.coflow.transfer import send
 from tests.waiting import wait_until
 
 KEY = b"k" * 32
@@ -114,7 +114,7 @@ def test_what_is_no_file_of_known_size_is_not_sent(receiving: Receiving, tmp_pat
 
 def test_a_flow_that_is_done_waits_for_slower_ones_as_long_as_they_move(
         receiving: Receiving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coflow.parts.TIMEOUT_SECONDS", 2.0)
+    monkeypatch.setattr("speedwell.coflow.parts.TIMEOUT_SECONDS", 2.0)
     header = {"transfer": "ab", "name": "x", "total": 12, "parts": 2, "size": 6}
     with closing(socket.create_connection(receiving.receiver.address)) as first, \
             closing(socket.create_connection(receiving.receiver.address)) as second:
@@ -135,7 +135,7 @@ def test_a_flow_that_is_done_waits_for_slower_ones_as_long_as_they_move(
 
 
 def test_a_sender_whose_receiver_stands_still_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coflow.parts.TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr("speedwell.coflow.parts.TIMEOUT_SECONDS", 1.0)
     (tmp_path / "file").write_bytes(b"content")
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TransferFailed, match="nothing has moved"):
         send(tmp_path / "file", *silent.getsockname()[:2], 2)

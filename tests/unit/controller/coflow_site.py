@@ -11,15 +11,15 @@ from typing import Any
 import eventlet
 import pytest
 
-from coflow.report import Flow, FlowReport, Report, encode
-from controller.coflows import app as coflows_module
-from controller.coflows.app import Coflows
-from controller.counters.poller import EventMeasured
-from controller.loops import Loops
-from controller.rest import RestApplication
-from controller.services import Services
-from controller.settings import Settings
-from controller.switches.layout import Priority
+from speedwell.coflow.report import Flow, FlowReport, Report, encode
+from speedwell.controller.coflows import app as coflows_module
+from speedwell.controller.coflows.app import Coflows
+from speedwell.controller.counters.poller import EventMeasured
+from speedwell.controller.loops import Loops
+from speedwell.controller.rest import RestApplication
+from speedwell.controller.services import Services
+from speedwell.controller.settings import Settings
+from speedwell.controller.switches.layout import Priority
 from tests.unit.controller.forwarding_world import DESTINATION, SOURCE, World
 from tests.unit.controller.simulated_time import SimulatedHub
 

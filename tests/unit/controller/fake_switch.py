@@ -12,7 +12,7 @@ from typing import Any
 
 from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
 
-from controller.switches.entries import (
+from speedwell.controller.switches.entries import (
     FIRST_PACKET_METER,
     GROUP_ANY,
     LAST_PACKET_METER,
@@ -34,9 +34,9 @@ from controller.switches.entries import (
     SetField,
     ToGroup,
 )
-from controller.switches.openflow import decode_flow, decode_group
-from controller.topology.state import HostLocation, NetworkState, PortInfo, PortKind, SwitchInfo
-from topo.fabric import Fabric
+from speedwell.controller.switches.openflow import decode_flow, decode_group
+from speedwell.controller.topology.state import HostLocation, NetworkState, PortInfo, PortKind, SwitchInfo
+from speedwell.topo.fabric import Fabric
 
 MAX_HOPS = 32
 METER_MOD_FAILED = "OFPET_METER_MOD_FAILED"

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations
 
-from controller.tables import reconcile
-from controller.tables.entries import SwitchTables
-from controller.tables.explicit_paths import ExplicitPaths
-from controller.tables.plan import TablePlanner
-from controller.tables.read_back import sort_read_back
-from controller.topology.state import NetworkState
+from speedwell.controller.tables import reconcile
+from speedwell.controller.tables.entries import SwitchTables
+from speedwell.controller.tables.explicit_paths import ExplicitPaths
+from speedwell.controller.tables.plan import TablePlanner
+from speedwell.controller.tables.read_back import sort_read_back
+from speedwell.controller.topology.state import NetworkState
+from speedwell.topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
 from tests.unit.controller.fake_switch import FakeNetwork
-from topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
 
 FABRICS: list[Fabric] = [
     three_tier(pods=2, racks_per_pod=2, hosts_per_rack=1, aggregations_per_pod=2, cores=2),

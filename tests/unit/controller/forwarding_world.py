@@ -10,30 +10,30 @@ import eventlet
 import pytest
 from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
 
-from controller.counters.measurements import Measurements
-from controller.errors import ControllerError
-from controller.loops import Loops
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.graph import Path
-from controller.reads.scheduler import CLAIMANT
-from controller.rest import RestApplication
-from controller.services import Services
-from controller.switches.entries import FlowEntry
-from controller.switches.layout import COOKIE_FLOWS
-from controller.switches.transactions import Confirmations
-from controller.tables import forwarding as forwarding_module
-from controller.tables import installed_tables
-from controller.tables import sync as table_sync
-from controller.tables.events import EventPathsChanged
-from controller.tables.flow_records import Claim, Withdrawal
-from controller.tables.forwarding import Forwarding
-from controller.tables.read_back import ReadBack, sort_read_back
-from controller.topology.events import EventLinkChanged, EventSwitchChanged
-from controller.topology.hosts import Hosts
-from controller.topology.state import NetworkState
+from speedwell.controller.counters.measurements import Measurements
+from speedwell.controller.errors import ControllerError
+from speedwell.controller.loops import Loops
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.graph import Path
+from speedwell.controller.reads.scheduler import CLAIMANT
+from speedwell.controller.rest import RestApplication
+from speedwell.controller.services import Services
+from speedwell.controller.switches.entries import FlowEntry
+from speedwell.controller.switches.layout import COOKIE_FLOWS
+from speedwell.controller.switches.transactions import Confirmations
+from speedwell.controller.tables import forwarding as forwarding_module
+from speedwell.controller.tables import installed_tables
+from speedwell.controller.tables import sync as table_sync
+from speedwell.controller.tables.events import EventPathsChanged
+from speedwell.controller.tables.flow_records import Claim, Withdrawal
+from speedwell.controller.tables.forwarding import Forwarding
+from speedwell.controller.tables.read_back import ReadBack, sort_read_back
+from speedwell.controller.topology.events import EventLinkChanged, EventSwitchChanged
+from speedwell.controller.topology.hosts import Hosts
+from speedwell.controller.topology.state import NetworkState
+from speedwell.topo.fabric import three_tier
 from tests.unit.controller.fake_switch import FakeNetwork, Refused
 from tests.unit.controller.simulated_time import SimulatedHub
-from topo.fabric import three_tier
 
 FABRIC = three_tier(pods=2, racks_per_pod=2, hosts_per_rack=1, aggregations_per_pod=2, cores=2)
 ROUND_TRIP_SECONDS = 0.004

@@ -21,33 +21,33 @@ import pytest
 from ryu.controller import ofp_event
 from ryu.ofproto import ofproto_v1_3
 
-from coflow.report import Flow, FlowReport, Report, encode
-from controller.application import Application, AppManager
-from controller.coflows.app import Coflows
-from controller.counters.measurements import Measurements
-from controller.counters.poller import Poller
-from controller.errors import ControllerError
-from controller.loops import Loops
-from controller.network.app import NetworkReport
-from controller.policy.reads.selection_request import Replica
-from controller.reads import app as flowserver
-from controller.reads.app import Flowserver
-from controller.reads.book import Read, ReadRequest
-from controller.rest import RestApplication
-from controller.services import Services
-from controller.settings import Settings
-from controller.switches.entries import PORT_CONTROLLER, FlowEntry
-from controller.switches.ovsdb import Database
-from controller.switches.packet_ins import PacketIns
-from controller.tables.forwarding import Forwarding
-from controller.topology import arp, discovery
-from controller.topology.discovery import Discovery
-from controller.topology.hosts import Hosts
-from controller.topology.state import NetworkState, PortKey
+from speedwell.coflow.report import Flow, FlowReport, Report, encode
+from speedwell.controller.application import Application, AppManager
+from speedwell.controller.coflows.app import Coflows
+from speedwell.controller.counters.measurements import Measurements
+from speedwell.controller.counters.poller import Poller
+from speedwell.controller.errors import ControllerError
+from speedwell.controller.loops import Loops
+from speedwell.controller.network.app import NetworkReport
+from speedwell.controller.policy.reads.selection_request import Replica
+from speedwell.controller.reads import app as flowserver
+from speedwell.controller.reads.app import Flowserver
+from speedwell.controller.reads.book import Read, ReadRequest
+from speedwell.controller.rest import RestApplication
+from speedwell.controller.services import Services
+from speedwell.controller.settings import Settings
+from speedwell.controller.switches.entries import PORT_CONTROLLER, FlowEntry
+from speedwell.controller.switches.ovsdb import Database
+from speedwell.controller.switches.packet_ins import PacketIns
+from speedwell.controller.tables.forwarding import Forwarding
+from speedwell.controller.topology import arp, discovery
+from speedwell.controller.topology.discovery import Discovery
+from speedwell.controller.topology.hosts import Hosts
+from speedwell.controller.topology.state import NetworkState, PortKey
+from speedwell.topo.fabric import Fabric
 from tests.unit.controller.fake_switch import FakeNetwork, Packet
 from tests.unit.controller.house_switches import DELAY_SECONDS, Connection, TimedSwitch
 from tests.unit.controller.simulated_time import SimulatedHub
-from topo.fabric import Fabric
 
 KEY = b"k" * 32
 CONNECT_SECONDS = 2.0
@@ -131,7 +131,7 @@ class House:
         self.hub, self.patch, self.random = hub, patch, Random(seed)
         clock = SimpleNamespace(monotonic=hub.read, time=hub.read, thread_time=lambda: 0.0)
         for name, module in list(sys.modules.items()):
-            if name.startswith("controller.") and getattr(module, "time", None) is time:
+            if name.startswith("speedwell.controller.") and getattr(module, "time", None) is time:
                 patch.setattr(module, "time", clock)
         patch.setattr(flowserver, "Random", lambda: Random(seed))
         patch.setattr(discovery, "read_capacities", self._capacities)

@@ -14,10 +14,10 @@ from ryu.controller import ofp_event
 from ryu.controller.handler import DEAD_DISPATCHER, MAIN_DISPATCHER
 from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
 
-from controller.switches import wire
-from controller.switches.entries import FlowEntry, FlowKey, Group, Meter, PacketMeter
-from controller.switches.layout import Table
-from controller.switches.packet_ins import PacketIn
+from speedwell.controller.switches import wire
+from speedwell.controller.switches.entries import FlowEntry, FlowKey, Group, Meter, PacketMeter
+from speedwell.controller.switches.layout import Table
+from speedwell.controller.switches.packet_ins import PacketIn
 from tests.unit.controller.fake_switch import FakeSwitch, Refused
 
 DELAY_SECONDS = 0.002

@@ -10,30 +10,30 @@ from typing import Any
 import eventlet
 from webob import Response
 
-from controller.coflows.app import Coflows
-from controller.counters.measurements import Measurements
-from controller.errors import ControllerError, UnknownHost
-from controller.loops import Loops
-from controller.network.app import NetworkReport
-from controller.placements.app import Placements
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.graph import Path
-from controller.queues.app import Queues
-from controller.reads import app as flowserver
-from controller.reads import read_divisions, scheduler
-from controller.reads.app import Flowserver
-from controller.reads.scheduler import CLAIMANT
-from controller.rest import RestApplication
-from controller.rest.app import RestApi
-from controller.rest.http import Request
-from controller.services import Services
-from controller.settings import Settings
-from controller.switches.entries import FlowEntry
-from controller.switches.packet_ins import PacketIns
-from controller.tables.flow_records import Claim, Claimant, EntryPlacement, FlowRecord, Withdrawal
-from controller.tables.forwarding import Forwarding
-from controller.topology.hosts import Hosts, SwitchTables
-from controller.topology.state import HostLocation, NetworkState, PortInfo, PortKind, SwitchInfo
+from speedwell.controller.coflows.app import Coflows
+from speedwell.controller.counters.measurements import Measurements
+from speedwell.controller.errors import ControllerError, UnknownHost
+from speedwell.controller.loops import Loops
+from speedwell.controller.network.app import NetworkReport
+from speedwell.controller.placements.app import Placements
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.graph import Path
+from speedwell.controller.queues.app import Queues
+from speedwell.controller.reads import app as flowserver
+from speedwell.controller.reads import read_divisions, scheduler
+from speedwell.controller.reads.app import Flowserver
+from speedwell.controller.reads.scheduler import CLAIMANT
+from speedwell.controller.rest import RestApplication
+from speedwell.controller.rest.app import RestApi
+from speedwell.controller.rest.http import Request
+from speedwell.controller.services import Services
+from speedwell.controller.settings import Settings
+from speedwell.controller.switches.entries import FlowEntry
+from speedwell.controller.switches.packet_ins import PacketIns
+from speedwell.controller.tables.flow_records import Claim, Claimant, EntryPlacement, FlowRecord, Withdrawal
+from speedwell.controller.tables.forwarding import Forwarding
+from speedwell.controller.topology.hosts import Hosts, SwitchTables
+from speedwell.controller.topology.state import HostLocation, NetworkState, PortInfo, PortKind, SwitchInfo
 
 CAPACITY_BPS = 80e6
 EDGES = ("0000000000000001", "0000000000000002")

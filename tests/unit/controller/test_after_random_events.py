@@ -11,15 +11,15 @@ from typing import Any
 import eventlet
 import pytest
 
-from controller.coflows.api import CLAIMANT as COFLOWS
-from controller.coflows.book import _five_tuple
-from controller.reads.scheduler import CLAIMANT as READS
-from controller.switches.entries import GROUP_ANY, FlowEntry, LoadLabel, ToGroup
-from controller.switches.layout import Priority, Table
-from controller.tables.entries import block_of_cookie
+from speedwell.controller.coflows.api import CLAIMANT as COFLOWS
+from speedwell.controller.coflows.book import _five_tuple
+from speedwell.controller.reads.scheduler import CLAIMANT as READS
+from speedwell.controller.switches.entries import GROUP_ANY, FlowEntry, LoadLabel, ToGroup
+from speedwell.controller.switches.layout import Priority, Table
+from speedwell.controller.tables.entries import block_of_cookie
+from speedwell.topo.fabric import Fabric, spine_leaf, three_tier
 from tests.unit.controller.house import House, Life
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
-from topo.fabric import Fabric, spine_leaf, three_tier
 
 FABRICS: list[Fabric] = [
     spine_leaf(leaves=3, spines=2, hosts_per_leaf=2),
@@ -27,6 +27,7 @@ FABRICS: list[Fabric] = [
 ]
 EVENTS = 200
 REST_SECONDS = 150
+OURS = ("speedwell.controller.", "speedwell.coflow.")
 """The audit comes round twice."""
 
 
@@ -295,7 +296,7 @@ def sizes(life: Life) -> dict[str, int]:
                 look(f"{name}[]", each)
         elif type(value).__name__ in ("FlowEntry", "Bucket", "Group"):
             return
-        elif type(value).__module__.startswith(("controller.", "coflow.")) and id(value) not in seen:
+        elif type(value).__module__.startswith(OURS) and id(value) not in seen:
             seen.add(id(value))
             slots = [slot for each in type(value).__mro__ for slot in getattr(each, "__slots__", ())]
             held = {slot: getattr(value, slot, None) for slot in slots} | getattr(value, "__dict__", {})

@@ -16,13 +16,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from ryu.ofproto import ofproto_v1_3_parser
 
-from coflow.report import Flow, FlowReport, Report, encode
-from controller.switches.layout import Priority, Table
-from controller.switches.packet_ins import PacketIn
-from controller.topology import arp, lldp
+from speedwell.coflow.report import Flow, FlowReport, Report, encode
+from speedwell.controller.switches.layout import Priority, Table
+from speedwell.controller.switches.packet_ins import PacketIn
+from speedwell.controller.topology import arp, lldp
+from speedwell.topo.fabric import spine_leaf
 from tests.unit.controller.house import KEY, House
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
-from topo.fabric import spine_leaf
 
 XID = st.integers(0, 1 << 32).map(lambda number: number - 1)
 MUTATIONS = st.lists(st.tuples(st.sampled_from(["set", "cut", "put"]), st.floats(0, 1), st.integers(0, 255)),

@@ -19,7 +19,7 @@ import pytest
 from eventlet.event import Event
 from greenlet import GreenletExit
 
-from controller.loops import LAST_PAUSE_SECONDS, MEMORY_SECONDS, Loops, Trouble
+from speedwell.controller.loops import LAST_PAUSE_SECONDS, MEMORY_SECONDS, Loops, Trouble
 from tests.unit.controller.coflows.test_coflows_app import KEY, MB, Site
 from tests.unit.controller.controller_process import controller_process, until
 from tests.unit.controller.in_process import Controller
@@ -159,9 +159,9 @@ def test_links_and_capacities_are_found_though_a_round_failed(monkeypatch: pytes
         world.app.probing.tick = Once(world.app.probing.tick)
         eventlet.sleep(1)
         asked: list[str] = []
-        monkeypatch.setattr("controller.topology.discovery.read_capacities",
+        monkeypatch.setattr("speedwell.controller.topology.discovery.read_capacities",
                             lambda database, refuse: asked.append(database.dpid) or {1: 5e6})
-        monkeypatch.setattr("controller.topology.discovery.limit_packet_ins", lambda *arguments: False)
+        monkeypatch.setattr("speedwell.controller.topology.discovery.limit_packet_ins", lambda *arguments: False)
         world.app._capacities_due = FailsOnce(world.app._capacities_due)
         for number in range(1, 5):
             world.connect(number)

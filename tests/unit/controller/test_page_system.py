@@ -11,8 +11,8 @@ from typing import Any
 import eventlet
 import pytest
 
-from controller.rest import RestApplication
-from controller.rest.http import Request
+from speedwell.controller.rest import RestApplication
+from speedwell.controller.rest.http import Request
 from tests.unit.controller.forwarding_world import World
 from tests.unit.controller.in_process import NothingMore
 from tests.unit.controller.page_system.app import PAGE_TABLE, PRIORITY, PageSystem

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import eventlet
 import pytest
 
-from controller.policy.network.graph import Path
-from controller.timeslices import app as app_module
-from controller.timeslices.app import KEEP_SECONDS, TABLE, PairOfHosts, PairsRequest, Timeslices
+from speedwell.controller.policy.network.graph import Path
+from speedwell.controller.timeslices import app as app_module
+from speedwell.controller.timeslices.app import KEEP_SECONDS, TABLE, PairOfHosts, PairsRequest, Timeslices
 from tests.unit.controller.forwarding_world import World
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
 

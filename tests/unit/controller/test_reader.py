@@ -10,7 +10,7 @@ import pytest
 from eventlet.green import socket
 from eventlet.hubs import get_hub
 
-from controller.reader import Reader
+from speedwell.controller.reader import Reader
 
 Ends = tuple[socket.socket, socket.socket]
 

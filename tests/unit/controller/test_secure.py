@@ -9,10 +9,10 @@ import eventlet
 import pytest
 from eventlet.green import socket
 
-from controller.secure import Door, NotAdmitted
-from fs.identity.authority import Authority
-from fs.identity.bundle import Identity
-from fs.identity.roles import CONTROLLER
+from speedwell.controller.secure import Door, NotAdmitted
+from speedwell.fs.identity.authority import Authority
+from speedwell.fs.identity.bundle import Identity
+from speedwell.fs.identity.roles import CONTROLLER
 
 
 def test_of_connections_that_say_nothing_the_oldest_makes_room(tmp_path: Path) -> None:

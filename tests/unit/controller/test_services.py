@@ -7,10 +7,10 @@ from typing import Protocol
 
 import pytest
 
-from controller.application import Application
-from controller.errors import MissingService, ServiceTaken
-from controller.loops import Loops
-from controller.services import Services
+from speedwell.controller.application import Application
+from speedwell.controller.errors import MissingService, ServiceTaken
+from speedwell.controller.loops import Loops
+from speedwell.controller.services import Services
 
 
 class Greeter(Protocol):

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from controller.loops import Loops
-from controller.services import Services
-from controller.storage import app as app_module
-from controller.storage.app import MAX_NAMESERVERS, SILENT_SECONDS, StorageReport
+from speedwell.controller.loops import Loops
+from speedwell.controller.services import Services
+from speedwell.controller.storage import app as app_module
+from speedwell.controller.storage.app import MAX_NAMESERVERS, SILENT_SECONDS, StorageReport
 from tests.unit.controller.in_process import Controller
 
 

@@ -17,17 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
-from controller.policy.network import graph
-from controller.policy.network.graph import Network
-from controller.policy.timeslices.xco_plus import AGED_SLICES
-from controller.timeslices import service as service_module
-from controller.timeslices.main import command
-from controller.timeslices.metrics import SchedulerMetrics
-from controller.timeslices.service import NetworkWatch, TurnService, network_of
-from controller.timeslices.turns import CALM_SECONDS, TurnKeeper
-from fs.controller import Controller as ControllerAt
-from host_agent.channel import Backlog, BacklogReport, Directive, Slice, Turns, agent_key, encode
-from host_agent.session import AgentEnd
+from speedwell.controller.policy.network import graph
+from speedwell.controller.policy.network.graph import Network
+from speedwell.controller.policy.timeslices.xco_plus import AGED_SLICES
+from speedwell.controller.timeslices import service as service_module
+from speedwell.controller.timeslices.main import command
+from speedwell.controller.timeslices.metrics import SchedulerMetrics
+from speedwell.controller.timeslices.service import NetworkWatch, TurnService, network_of
+from speedwell.controller.timeslices.turns import CALM_SECONDS, TurnKeeper
+from speedwell.fs.controller import Controller as ControllerAt
+from speedwell.host_agent.channel import Backlog, BacklogReport, Directive, Slice, Turns, agent_key, encode
+from speedwell.host_agent.session import AgentEnd
 from tests.waiting import wait_until
 
 MASTER, BPS, SLICE = b"a master key of 16 bytes or more", 20e6, 0.01

@@ -3,8 +3,8 @@
 import eventlet
 import pytest
 
-from controller import loops
-from controller.loops import TURN_ITEMS, TURN_SECONDS, Turns, in_turns
+from speedwell.controller import loops
+from speedwell.controller.loops import TURN_ITEMS, TURN_SECONDS, Turns, in_turns
 
 
 def test_others_have_their_turn_while_many_things_are_done() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from controller.timeslices.told import TurnsTold
-from controller.timeslices.turns import TurnKeeper
+from speedwell.controller.timeslices.told import TurnsTold
+from speedwell.controller.timeslices.turns import TurnKeeper
 from tests.unit.controller.in_process import Controller
 from tests.unit.controller.test_timeslices import SLICE, Agents, star
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fs.addresses import parse_address
-from fs.errors import InvalidArgument
+from speedwell.fs.addresses import parse_address
+from speedwell.fs.errors import InvalidArgument
 
 
 @pytest.mark.parametrize(("text", "expected"), [

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from fs.limits import LEAST_ADVISED_BYTES
-from fs.nameserver.advised_targets import FORGET_SECONDS, AdvisedTargets
-from fs.nameserver.placement import Candidate
-from fs.nameserver.placement_advice import MAX_BACKGROUND_FILES, MAX_FILES, PlacementAdvice
-from fs.proto import speedwell_pb2 as pb
+from speedwell.fs.limits import LEAST_ADVISED_BYTES
+from speedwell.fs.nameserver.advised_targets import FORGET_SECONDS, AdvisedTargets
+from speedwell.fs.nameserver.placement import Candidate
+from speedwell.fs.nameserver.placement_advice import MAX_BACKGROUND_FILES, MAX_FILES, PlacementAdvice
+from speedwell.fs.proto import speedwell_pb2 as pb
 from tests.scripted_controller import ScriptedController
 from tests.unit.fs.test_nameserver_service import Bench
 from tests.waiting import wait_until

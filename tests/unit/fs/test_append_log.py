@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fs.dataserver import append_log
-from fs.dataserver.append_log import AppendLog, Record
-from fs.dataserver.disk import write_at
-from fs.errors import StorageFailed
+from speedwell.fs.dataserver import append_log
+from speedwell.fs.dataserver.append_log import AppendLog, Record
+from speedwell.fs.dataserver.disk import write_at
+from speedwell.fs.errors import StorageFailed
 
 Open = Callable[[int], AppendLog]
 """The log of a file of so many bytes, as a process finds it that starts now."""

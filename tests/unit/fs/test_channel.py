@@ -12,9 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fs.channel import HEADER, MAGIC, MAX_FRAME_BYTES, Channel, ConnectionLost, MalformedFrame, connect, encode
-from fs.connections import KEPT_PER_SERVER, ConnectionPool
-from fs.proto.speedwell_pb2 import AppendOperation, DataReply, DataRequest, ReadOperation, Replica
+from speedwell.fs.channel import (
+    HEADER,
+    MAGIC,
+    MAX_FRAME_BYTES,
+    Channel,
+    ConnectionLost,
+    MalformedFrame,
+    connect,
+    encode,
+)
+from speedwell.fs.connections import KEPT_PER_SERVER, ConnectionPool
+from speedwell.fs.proto.speedwell_pb2 import AppendOperation, DataReply, DataRequest, ReadOperation, Replica
 
 Pair = tuple[Channel, Channel]
 

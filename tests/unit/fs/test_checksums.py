@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fs import checksums
-from fs.checksums import BLOCK_BYTES, block_sum, blocks_of, extended
-from fs.dataserver.append_writer import AppendWriter
-from fs.dataserver.store import FileStore
-from fs.errors import StorageFailed
+from speedwell.fs import checksums
+from speedwell.fs.checksums import BLOCK_BYTES, block_sum, blocks_of, extended
+from speedwell.fs.dataserver.append_writer import AppendWriter
+from speedwell.fs.dataserver.store import FileStore
+from speedwell.fs.errors import StorageFailed
 
 FILE_ID = "0123abcd-0000-4000-8000-00000000000a"
 

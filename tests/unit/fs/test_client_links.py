@@ -2,9 +2,9 @@
 
 import pytest
 
-from fs.client.links import MAX_FOLLOWED, follow
-from fs.errors import NoSuchFile, NotADirectory, TooManySymbolicLinks
-from fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, SYMBOLIC_LINK, Attributes
+from speedwell.fs.client.links import MAX_FOLLOWED, follow
+from speedwell.fs.errors import NoSuchFile, NotADirectory, TooManySymbolicLinks
+from speedwell.fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, SYMBOLIC_LINK, Attributes
 
 
 class Names:

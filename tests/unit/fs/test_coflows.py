@@ -13,17 +13,17 @@ from typing import cast
 
 import pytest
 
-from coflow import decode
-from coflow.reporter import FlowProgress
-from fs import coflows
-from fs.client.choice import ReplicaChoice
-from fs.client.context import ClientContext
-from fs.client.piece_stream import PieceStream
-from fs.client.plan import Source
-from fs.client.steering import SteeredRead
-from fs.coflows import MIN_BYTES, Coflows, configured
-from fs.errors import InvalidArgument
-from fs.proto.speedwell_pb2 import Attributes, Replica
+from speedwell.coflow import decode
+from speedwell.coflow.reporter import FlowProgress
+from speedwell.fs import coflows
+from speedwell.fs.client.choice import ReplicaChoice
+from speedwell.fs.client.context import ClientContext
+from speedwell.fs.client.piece_stream import PieceStream
+from speedwell.fs.client.plan import Source
+from speedwell.fs.client.steering import SteeredRead
+from speedwell.fs.coflows import MIN_BYTES, Coflows, configured
+from speedwell.fs.errors import InvalidArgument
+from speedwell.fs.proto.speedwell_pb2 import Attributes, Replica
 
 ENDS = (("10.0.0.1", 41000), ("10.0.1.1", 7100))
 
@@ -124,7 +124,7 @@ def test_a_process_that_goes_tells_that_its_coflows_are_over(tmp_path: Path) -> 
         heard.settimeout(20)
         environment = {**os.environ, "SPEEDWELL_COFLOW_ADDRESS": f"127.0.0.1:{heard.getsockname()[1]}",
                        "SPEEDWELL_COFLOW_KEY_FILE": str(tmp_path / "key")}
-        subprocess.run([sys.executable, "-c", "from fs.coflows import configured, new_id\n"
+        subprocess.run([sys.executable, "-c", "from speedwell.fs.coflows import configured, new_id\n"
                         f"configured().flows(new_id(), [(*{ENDS!r}, 5000)])"], check=True, env=environment,
                        cwd=Path(__file__).parents[3])
         told = [decode(heard.recv(2000), b"k" * 16).flows[0].remaining_bytes for _ in range(4)]
@@ -132,6 +132,7 @@ def test_a_process_that_goes_tells_that_its_coflows_are_over(tmp_path: Path) -> 
 
 
 def test_a_client_that_reports_nothing_does_not_import_the_protocol() -> None:
-    done = subprocess.run([sys.executable, "-c", "import sys, fs.client; assert 'coflow' not in sys.modules"],
-                          check=False, capture_output=True, text=True, cwd=Path(__file__).parents[3])
+    code = "import sys, speedwell.fs.client; assert 'speedwell.coflow' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True,
+                          cwd=Path(__file__).parents[3])
     assert done.returncode == 0, done.stderr

@@ -11,21 +11,21 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 
-from cluster import parts
-from cluster.cli import speedwell
-from cluster.commands.check_config import ROLES
-from cluster.errors import ClusterError
-from controller.errors import InvalidSettings
-from fs import config
-from fs.errors import InvalidArgument, SpeedwellError
-from fs.identity import roles
-from fs.nameserver.main import command as nameserver
+from speedwell.cluster import parts
+from speedwell.cluster.cli import speedwell
+from speedwell.cluster.commands.check_config import ROLES
+from speedwell.cluster.errors import ClusterError
+from speedwell.controller.errors import InvalidSettings
+from speedwell.fs import config
+from speedwell.fs.errors import InvalidArgument, SpeedwellError
+from speedwell.fs.identity import roles
+from speedwell.fs.nameserver.main import command as nameserver
 
 DAEMONS = [role for role in ROLES if role != "controller"]
 
 
 def daemon(role: str) -> click.Command:
-    found = importlib.import_module(ROLES[role]).command
+    found = importlib.import_module(f"speedwell.{ROLES[role]}").command
     assert isinstance(found, click.Command)
     return found
 

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from fs.dataserver import quarantine as implementation
-from fs.dataserver.append_writer import AppendWriter
-from fs.dataserver.contents import Contents
-from fs.dataserver.identity import Identity
-from fs.dataserver.mirror import Mirror
-from fs.dataserver.quarantine import Quarantine
-from fs.dataserver.store import FileStore
-from fs.errors import NoSuchFile, WrongNamespace
-from fs.nameserver.holders import Holders
-from fs.nameserver.provenance import UNKNOWN
-from fs.proto.speedwell_pb2 import FileReport, HeartbeatReply, HeartbeatRequest
+from speedwell.fs.dataserver import quarantine as implementation
+from speedwell.fs.dataserver.append_writer import AppendWriter
+from speedwell.fs.dataserver.contents import Contents
+from speedwell.fs.dataserver.identity import Identity
+from speedwell.fs.dataserver.mirror import Mirror
+from speedwell.fs.dataserver.quarantine import Quarantine
+from speedwell.fs.dataserver.store import FileStore
+from speedwell.fs.errors import NoSuchFile, WrongNamespace
+from speedwell.fs.nameserver.holders import Holders
+from speedwell.fs.nameserver.provenance import UNKNOWN
+from speedwell.fs.proto.speedwell_pb2 import FileReport, HeartbeatReply, HeartbeatRequest
 
 OWN, OTHER = bytes(range(16)), bytes(range(16, 32))
 SMALL, LARGE = 100, 300_000

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from fs.channel import HEADER, MAGIC, MAX_FRAME_BYTES, Channel, ConnectionLost, connect
-from fs.dataserver.door import Door
-from fs.dataserver.lease import Lease
-from fs.dataserver.nameserver_link import NameserverLink
-from fs.dataserver.office import Authority
-from fs.dataserver.pace import SLICE_BYTES, Pace
-from fs.dataserver.server import DataServer
-from fs.dataserver.store import FileStore
-from fs.proto.speedwell_pb2 import (
+from speedwell.fs.channel import HEADER, MAGIC, MAX_FRAME_BYTES, Channel, ConnectionLost, connect
+from speedwell.fs.dataserver.door import Door
+from speedwell.fs.dataserver.lease import Lease
+from speedwell.fs.dataserver.nameserver_link import NameserverLink
+from speedwell.fs.dataserver.office import Authority
+from speedwell.fs.dataserver.pace import SLICE_BYTES, Pace
+from speedwell.fs.dataserver.server import DataServer
+from speedwell.fs.dataserver.store import FileStore
+from speedwell.fs.proto.speedwell_pb2 import (
     NOT_FOUND,
     OK,
     AppendOperation,
@@ -155,7 +155,7 @@ def test_what_is_sent_for_new_replicas_keeps_to_a_rate_and_reads_of_clients_do_n
 
 def test_one_source_has_half_of_the_places_and_takes_its_own_first(start: Start, monkeypatch: pytest.MonkeyPatch
                                                                    ) -> None:
-    monkeypatch.setattr("fs.frame_server.LEAST_OF_A_SOURCE", 2)
+    monkeypatch.setattr("speedwell.fs.frame_server.LEAST_OF_A_SOURCE", 2)
     _, address = start(max_connections=4)
     greedy = [Channel(socket.create_connection(address), 5) for _ in range(5)]
     served = []
@@ -171,7 +171,7 @@ def test_one_source_has_half_of_the_places_and_takes_its_own_first(start: Start,
 
 
 def test_a_frame_that_trickles_in_is_given_up(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fs.dataserver.server.PAYLOAD_STALL_SECONDS", 0.2)
+    monkeypatch.setattr("speedwell.fs.dataserver.server.PAYLOAD_STALL_SECONDS", 0.2)
     _, address = start()
     with closing(socket.create_connection(address)) as slow:
         slow.sendall(HEADER.pack(MAGIC, MAX_FRAME_BYTES))

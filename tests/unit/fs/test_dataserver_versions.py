@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fs.checksums import BLOCK_BYTES, SUM_BYTES, blocks_of, digest
-from fs.dataserver.append_writer import AppendWriter
-from fs.dataserver.holes import blocks_to_verify, holes
-from fs.dataserver.store import FileStore
-from fs.dataserver.version_writer import MAX_SOURCES, Change, VersionWriter
-from fs.errors import NoSuchFile, StorageFailed
-from fs.limits import MAX_FILE_BYTES
+from speedwell.fs.checksums import BLOCK_BYTES, SUM_BYTES, blocks_of, digest
+from speedwell.fs.dataserver.append_writer import AppendWriter
+from speedwell.fs.dataserver.holes import blocks_to_verify, holes
+from speedwell.fs.dataserver.store import FileStore
+from speedwell.fs.dataserver.version_writer import MAX_SOURCES, Change, VersionWriter
+from speedwell.fs.errors import NoSuchFile, StorageFailed
+from speedwell.fs.limits import MAX_FILE_BYTES
 
 CHUNK_BYTES = 3 * BLOCK_BYTES + 100
 

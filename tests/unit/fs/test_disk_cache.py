@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fs.client.cache_order import LeastRecentlyUsed
-from fs.client.disk_cache import DISK_BLOCK_BYTES, DiskCache, block_key
-from fs.client.metrics import Metrics
-from fs.errors import InvalidArgument
+from speedwell.fs.client.cache_order import LeastRecentlyUsed
+from speedwell.fs.client.disk_cache import DISK_BLOCK_BYTES, DiskCache, block_key
+from speedwell.fs.client.metrics import Metrics
+from speedwell.fs.errors import InvalidArgument
 
 KEYS = [block_key(str(uuid.UUID(int=number)), 1, number) for number in range(8)]
 ROOM = 4 * DISK_BLOCK_BYTES

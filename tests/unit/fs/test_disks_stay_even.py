@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.policy.placements import request as policy
-from controller.policy.placements.sinbad import Sinbad
-from fs.nameserver.placement import EVEN_WITHIN, Candidate, evenly_filled, place
-from sim.fabric_network import network_of
-from topo.fabric import three_tier
+from speedwell.controller.policy.placements import request as policy
+from speedwell.controller.policy.placements.sinbad import Sinbad
+from speedwell.fs.nameserver.placement import EVEN_WITHIN, Candidate, evenly_filled, place
+from speedwell.sim.fabric_network import network_of
+from speedwell.topo.fabric import three_tier
 
 RATE_BPS = 1e9
 FILES, REPLICATION, FULL_PART = 1500, 3, 0.7

@@ -11,19 +11,19 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fs import paths, tokens
-from fs.errors import IdentityError, InternalError, SpeedwellError, TokenRefused
-from fs.identity import invitations, scope
-from fs.identity.authority import Authority
-from fs.identity.bundle import Peer
-from fs.identity.enrollment import Enrollment, Refused
-from fs.identity.roles import MOUNT
-from fs.identity.scope import Scope
-from fs.nameserver.dispatch import Requests
-from fs.nameserver.service import NameserverService
-from fs.nameserver.settings import Settings
-from fs.proto import speedwell_pb2 as pb
-from fs.store import MemoryStore
+from speedwell.fs import paths, tokens
+from speedwell.fs.errors import IdentityError, InternalError, SpeedwellError, TokenRefused
+from speedwell.fs.identity import invitations, scope
+from speedwell.fs.identity.authority import Authority
+from speedwell.fs.identity.bundle import Peer
+from speedwell.fs.identity.enrollment import Enrollment, Refused
+from speedwell.fs.identity.roles import MOUNT
+from speedwell.fs.identity.scope import Scope
+from speedwell.fs.nameserver.dispatch import Requests
+from speedwell.fs.nameserver.service import NameserverService
+from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.store import MemoryStore
 
 SENDERS = (None, Peer("m", MOUNT, "1", 2e9, Scope(((1000, 1000),), ((1000, 1000),))))
 ANYTHING = st.recursive(st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=9)),

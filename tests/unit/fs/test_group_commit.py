@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from fs.group_commit import GroupCommit
+from speedwell.fs.group_commit import GroupCommit
 from tests.waiting import wait_until
 
 

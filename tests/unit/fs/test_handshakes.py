@@ -12,11 +12,11 @@ from queue import SimpleQueue
 
 import pytest
 
-from fs.handshakes import Handshakes
-from fs.identity.authority import Authority
-from fs.identity.bundle import Identity, peer_of
-from fs.identity.roles import NAMESERVER, OPERATOR
-from fs.rates import REFUSED_BURST
+from speedwell.fs.handshakes import Handshakes
+from speedwell.fs.identity.authority import Authority
+from speedwell.fs.identity.bundle import Identity, peer_of
+from speedwell.fs.identity.roles import NAMESERVER, OPERATOR
+from speedwell.fs.rates import REFUSED_BURST
 from tests.waiting import wait_until
 
 RESET = struct.pack("ii", 1, 0)

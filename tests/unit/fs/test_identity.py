@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from fs.channel import ConnectionLost
-from fs.errors import IdentityError
-from fs.identity import bearer, files, places, register
-from fs.identity.authority import VALIDITY_SECONDS, Authority
-from fs.identity.bundle import LOOK_SECONDS, Identity, explain, peer_of
-from fs.identity.known import identity_for
-from fs.identity.roles import CONTROLLER, DATASERVER, MOUNT, NAMESERVER, OPERATOR, ROLES, SWITCH
-from fs.proto.speedwell_pb2 import CallReply
-from fs.secure_channel import SecureChannel
+from speedwell.fs.channel import ConnectionLost
+from speedwell.fs.errors import IdentityError
+from speedwell.fs.identity import bearer, files, places, register
+from speedwell.fs.identity.authority import VALIDITY_SECONDS, Authority
+from speedwell.fs.identity.bundle import LOOK_SECONDS, Identity, explain, peer_of
+from speedwell.fs.identity.known import identity_for
+from speedwell.fs.identity.roles import CONTROLLER, DATASERVER, MOUNT, NAMESERVER, OPERATOR, ROLES, SWITCH
+from speedwell.fs.proto.speedwell_pb2 import CallReply
+from speedwell.fs.secure_channel import SecureChannel
 from tests.waiting import wait_until
 
 
@@ -441,7 +441,7 @@ def test_a_token_whose_file_is_not_what_the_authority_knows_is_made_again(
 
 
 def test_a_token_is_revoked_though_the_certificate_of_that_name_was_before(authority: Authority) -> None:
-    from cluster.commands.identity import identity
+    from speedwell.cluster.commands.identity import identity
 
     authority.revoke("op")
     bearer.issue(authority.directory, "op")

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fs.errors import IdentityError
-from fs.identity.scope import MAX_ID, NOBODY, Scope, parsed, ranges
+from speedwell.fs.errors import IdentityError
+from speedwell.fs.identity.scope import MAX_ID, NOBODY, Scope, parsed, ranges
 
 spans = st.lists(st.tuples(st.integers(1, MAX_ID), st.integers(1, MAX_ID)).map(lambda pair: (min(pair), max(pair))),
                  min_size=1, max_size=4).map(tuple)

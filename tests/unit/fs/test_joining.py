@@ -25,18 +25,18 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster import parts
-from cluster.cli import speedwell
-from cluster.errors import ClusterError, InvalidSetting
-from cluster.processes import Processes
-from fs.errors import IdentityError
-from fs.identity import enrollment, files, invitations, joining, keeper, places, register
-from fs.identity.authority import Authority
-from fs.identity.bundle import LOOK_SECONDS, Identity
-from fs.identity.enrollment import Enrollment
-from fs.identity.invitations import Token, invite, parsed
-from fs.identity.roles import AUTHORITY, CONTROLLER, DATASERVER, MOUNT, OPERATOR, READER, ROLES, SWITCH
-from fs.identity.scope import Scope
+from speedwell.cluster import parts
+from speedwell.cluster.cli import speedwell
+from speedwell.cluster.errors import ClusterError, InvalidSetting
+from speedwell.cluster.processes import Processes
+from speedwell.fs.errors import IdentityError
+from speedwell.fs.identity import enrollment, files, invitations, joining, keeper, places, register
+from speedwell.fs.identity.authority import Authority
+from speedwell.fs.identity.bundle import LOOK_SECONDS, Identity
+from speedwell.fs.identity.enrollment import Enrollment
+from speedwell.fs.identity.invitations import Token, invite, parsed
+from speedwell.fs.identity.roles import AUTHORITY, CONTROLLER, DATASERVER, MOUNT, OPERATOR, READER, ROLES, SWITCH
+from speedwell.fs.identity.scope import Scope
 from tests.waiting import wait_until
 
 DAY = 86400.0
@@ -535,7 +535,7 @@ def test_the_commands_do_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     directory = tmp_path / "authority"
     run("identity", "issue", AUTHORITY, AUTHORITY, "--directory", directory)
-    with subprocess.Popen([sys.executable, "-m", "fs.identity.main", "--directory", directory, "--listen",
+    with subprocess.Popen([sys.executable, "-m", "speedwell.fs.identity.main", "--directory", directory, "--listen",
                            "127.0.0.1:0"], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fs.errors import NoSpace
-from fs.store import records
-from fs.store.journal import Journal
-from fs.store.records import MalformedRecord
+from speedwell.fs.errors import NoSpace
+from speedwell.fs.store import records
+from speedwell.fs.store.journal import Journal
+from speedwell.fs.store.records import MalformedRecord
 
 changes = st.lists(st.tuples(st.binary(max_size=20), st.one_of(st.none(), st.binary(max_size=50))), max_size=8)
 

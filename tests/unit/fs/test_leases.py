@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fs.dataserver.lease import Lease
-from fs.errors import NoReplicaAvailable, StaleEpoch
-from fs.nameserver.configuration import Configuration, change, succession, without
+from speedwell.fs.dataserver.lease import Lease
+from speedwell.fs.errors import NoReplicaAvailable, StaleEpoch
+from speedwell.fs.nameserver.configuration import Configuration, change, succession, without
 
 SERVERS = (0, 1, 2, 3)
 LEASE_SECONDS = 3.0

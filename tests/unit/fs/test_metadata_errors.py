@@ -5,9 +5,16 @@ from typing import Any
 import grpc
 import pytest
 
-from fs import errors, rpc
-from fs.client.metadata import MetadataClient
-from fs.errors import FileClosed, InvalidArgument, InvalidName, NameserverUnavailable, NameTooLong, SpeedwellError
+from speedwell.fs import errors, rpc
+from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.errors import (
+    FileClosed,
+    InvalidArgument,
+    InvalidName,
+    NameserverUnavailable,
+    NameTooLong,
+    SpeedwellError,
+)
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SpeedwellError)]
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from fs.errors import SpeedwellError
-from fs.metadata_store.addresses import PREFIX, address_of
-from fs.metadata_store.engines import STATE_KEY, LevelDBEngine
-from fs.metadata_store.ownership import NotMine, Ownership
-from fs.metadata_store.peers import Peer, call_peer
-from fs.metadata_store.server import MetadataServer
-from fs.metadata_store.wire import Refused
+from speedwell.fs.errors import SpeedwellError
+from speedwell.fs.metadata_store.addresses import PREFIX, address_of
+from speedwell.fs.metadata_store.engines import STATE_KEY, LevelDBEngine
+from speedwell.fs.metadata_store.ownership import NotMine, Ownership
+from speedwell.fs.metadata_store.peers import Peer, call_peer
+from speedwell.fs.metadata_store.server import MetadataServer
+from speedwell.fs.metadata_store.wire import Refused
 from tests.waiting import wait_until
 
 FORMER, NEW = "127.0.0.2", "127.0.0.1"
@@ -189,7 +189,7 @@ def test_the_former_owner_forgets_only_what_is_on_the_new_owners_disk(nodes, mon
     sync, still_there = new.engine.sync, []
     count = lambda: still_there.append(len(list(former.engine.keys_in(LOW))))    # noqa: E731
     monkeypatch.setattr(new.engine, "sync", lambda: (count(), sync()))
-    monkeypatch.setattr("fs.metadata_store.ownership.KEYS_AT_ONCE", 20)
+    monkeypatch.setattr("speedwell.fs.metadata_store.ownership.KEYS_AT_ONCE", 20)
     order(former, new, LOW)
     new.ownership.take(LOW)
     new.ownership.fetch(LOW)

@@ -4,12 +4,12 @@ import struct
 
 import pytest
 
-from fs.errors import InvalidArgument
-from fs.nameserver import acls
-from fs.nameserver.acls import GROUP, MASK, OTHER, OWNER, OWNING_GROUP, USER
-from fs.nameserver.namespace import Namespace
-from fs.nameserver.records import Content, Inode
-from fs.store import MemoryStore
+from speedwell.fs.errors import InvalidArgument
+from speedwell.fs.nameserver import acls
+from speedwell.fs.nameserver.acls import GROUP, MASK, OTHER, OWNER, OWNING_GROUP, USER
+from speedwell.fs.nameserver.namespace import Namespace
+from speedwell.fs.nameserver.records import Content, Inode
+from speedwell.fs.store import MemoryStore
 
 BASE = [(OWNER, 7), (OWNING_GROUP, 5), (OTHER, 4)]
 NAMED = [(OWNER, 7), (USER, 6, 1000), (OWNING_GROUP, 5), (GROUP, 4, 50), (MASK, 6), (OTHER, 0)]

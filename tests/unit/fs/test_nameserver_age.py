@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from fs.nameserver.age import KEEP_SECONDS
-from fs.nameserver.service import NameserverService
-from fs.nameserver.settings import Settings
-from fs.proto import speedwell_pb2 as pb
-from fs.store import MemoryStore
+from speedwell.fs.nameserver.age import KEEP_SECONDS
+from speedwell.fs.nameserver.service import NameserverService
+from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.store import MemoryStore
 
 DAY_SECONDS = 86400.0
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fs.errors import StorageFailed
-from fs.identity.scope import NOBODY
-from fs.nameserver import audit
-from fs.nameserver.audit import Audit, Note
-from fs.proto import speedwell_pb2 as pb
+from speedwell.fs.errors import StorageFailed
+from speedwell.fs.identity.scope import NOBODY
+from speedwell.fs.nameserver import audit
+from speedwell.fs.nameserver.audit import Audit, Note
+from speedwell.fs.proto import speedwell_pb2 as pb
 
 
 def note(path: bytes = b"/a", method: str = "Create", request: bytes | None = None) -> Note:

@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 import pytest
 from google.protobuf.message import Message
 
-from fs import paths, tokens
-from fs.errors import InvalidName, NoSuchAttribute, NoSuchFile, NotAuthorised
-from fs.file_status import CAPABILITIES, STATUS
-from fs.identity.bundle import Peer
-from fs.identity.roles import MOUNT
-from fs.identity.scope import Scope
-from fs.nameserver.dispatch import Requests
-from fs.nameserver.service import NameserverService
-from fs.nameserver.settings import Settings
-from fs.proto import speedwell_pb2 as pb
-from fs.store import MemoryStore
+from speedwell.fs import paths, tokens
+from speedwell.fs.errors import InvalidName, NoSuchAttribute, NoSuchFile, NotAuthorised
+from speedwell.fs.file_status import CAPABILITIES, STATUS
+from speedwell.fs.identity.bundle import Peer
+from speedwell.fs.identity.roles import MOUNT
+from speedwell.fs.identity.scope import Scope
+from speedwell.fs.nameserver.dispatch import Requests
+from speedwell.fs.nameserver.service import NameserverService
+from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.store import MemoryStore
 
 ANNE, BEN = 1000, 1001
 

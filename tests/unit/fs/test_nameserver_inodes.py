@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from fs import paths
-from fs.errors import InvalidArgument, InvalidName, NoSuchFile, NotADirectory
-from fs.nameserver import records
-from fs.nameserver.service import NameserverService
-from fs.nameserver.settings import Settings
-from fs.proto import speedwell_pb2 as pb
-from fs.store import Batch, MemoryStore
+from speedwell.fs import paths
+from speedwell.fs.errors import InvalidArgument, InvalidName, NoSuchFile, NotADirectory
+from speedwell.fs.nameserver import records
+from speedwell.fs.nameserver.service import NameserverService
+from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.store import Batch, MemoryStore
 
 KEEP_NS = 10**12
 

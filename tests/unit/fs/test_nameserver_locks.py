@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fs.errors import InvalidArgument, LocksLost, WouldDeadlock
-from fs.nameserver.locks import END_OF_FILE, Lock, LockTable
-from fs.nameserver.service import NameserverService
-from fs.nameserver.settings import Settings
-from fs.proto import speedwell_pb2 as pb
-from fs.store import MemoryStore
+from speedwell.fs.errors import InvalidArgument, LocksLost, WouldDeadlock
+from speedwell.fs.nameserver.locks import END_OF_FILE, Lock, LockTable
+from speedwell.fs.nameserver.service import NameserverService
+from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.store import MemoryStore
 
 SIZE = 12
 A, B, C = (1, 1), (1, 2), (2, 1)

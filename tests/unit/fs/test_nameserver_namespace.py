@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fs.errors import SpeedwellError, StaleFile, StorageFailed
-from fs.nameserver import deletions
-from fs.nameserver.configuration import Configuration
-from fs.nameserver.namespace import Namespace
-from fs.nameserver.records import Content, Inode
-from fs.store import Batch, LevelDBStore, MemoryStore, Store
+from speedwell.fs.errors import SpeedwellError, StaleFile, StorageFailed
+from speedwell.fs.nameserver import deletions
+from speedwell.fs.nameserver.configuration import Configuration
+from speedwell.fs.nameserver.namespace import Namespace
+from speedwell.fs.nameserver.records import Content, Inode
+from speedwell.fs.store import Batch, LevelDBStore, MemoryStore, Store
 
 GRACE_NS = 1000
 

@@ -12,11 +12,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fs.errors import SpeedwellError
-from fs.nameserver import deletions
-from fs.nameserver.namespace import Namespace
-from fs.nameserver.records import Content
-from fs.store import MemoryStore
+from speedwell.fs.errors import SpeedwellError
+from speedwell.fs.nameserver import deletions
+from speedwell.fs.nameserver.namespace import Namespace
+from speedwell.fs.nameserver.records import Content
+from speedwell.fs.store import MemoryStore
 
 NAMES = (b"a", b"b", b"c")
 choices = st.integers(0, 10**6)

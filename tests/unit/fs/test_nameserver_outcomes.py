@@ -8,15 +8,22 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fs.errors import AlreadyExists, InvalidArgument, NoSuchAttribute, NoSuchFile, SpeedwellError, Superseded
-from fs.nameserver import records
-from fs.nameserver.dispatch import CHANGES, Requests
-from fs.nameserver.outcomes import FORGET_AT_ONCE, FORGET_SECONDS
-from fs.nameserver.service import NameserverService
-from fs.nameserver.settings import Settings
-from fs.proto import speedwell_pb2 as pb
-from fs.store import Batch, MemoryStore, end_of_prefix
-from fs.store.journaled import HIDDEN_END
+from speedwell.fs.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    NoSuchAttribute,
+    NoSuchFile,
+    SpeedwellError,
+    Superseded,
+)
+from speedwell.fs.nameserver import records
+from speedwell.fs.nameserver.dispatch import CHANGES, Requests
+from speedwell.fs.nameserver.outcomes import FORGET_AT_ONCE, FORGET_SECONDS
+from speedwell.fs.nameserver.service import NameserverService
+from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.store import Batch, MemoryStore, end_of_prefix
+from speedwell.fs.store.journaled import HIDDEN_END
 
 OURS, THEIRS = 7, 8
 """Two requesters."""

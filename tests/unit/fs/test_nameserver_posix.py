@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from fs import paths
-from fs.errors import (
+from speedwell.fs import paths
+from speedwell.fs.errors import (
     AlreadyExists,
     InvalidArgument,
     NameTooLong,
@@ -16,12 +16,12 @@ from fs.errors import (
     NotPermitted,
     TooManyLocks,
 )
-from fs.nameserver import sessions
-from fs.nameserver.asking import asking
-from fs.nameserver.service import NameserverService
-from fs.nameserver.settings import Settings
-from fs.proto import speedwell_pb2 as pb
-from fs.store import MemoryStore
+from speedwell.fs.nameserver import sessions
+from speedwell.fs.nameserver.asking import asking
+from speedwell.fs.nameserver.service import NameserverService
+from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.store import MemoryStore
 
 LEASE_SECONDS = 5.0
 GRACE_SECONDS = 60.0

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from fs.errors import NamespaceRolledBack, WrongNamespace
-from fs.nameserver.dispatch import Requests
-from fs.nameserver.provenance import SKIPPED_INODES, UNKNOWN
-from fs.proto import speedwell_pb2 as pb
+from speedwell.fs.errors import NamespaceRolledBack, WrongNamespace
+from speedwell.fs.nameserver.dispatch import Requests
+from speedwell.fs.nameserver.provenance import SKIPPED_INODES, UNKNOWN
+from speedwell.fs.proto import speedwell_pb2 as pb
 from tests.unit.fs.test_nameserver_service import UUID, Bench
 
 OTHER = bytes(range(16))

@@ -8,12 +8,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fs.errors import CrossesQuota, QuotaExceeded, SpeedwellError
-from fs.nameserver import deletions, quota_changes, records
-from fs.nameserver.namespace import Namespace
-from fs.nameserver.quotas import Limits
-from fs.nameserver.records import Content, Inode
-from fs.store import MemoryStore, end_of_prefix
+from speedwell.fs.errors import CrossesQuota, QuotaExceeded, SpeedwellError
+from speedwell.fs.nameserver import deletions, quota_changes, records
+from speedwell.fs.nameserver.namespace import Namespace
+from speedwell.fs.nameserver.quotas import Limits
+from speedwell.fs.nameserver.records import Content, Inode
+from speedwell.fs.store import MemoryStore, end_of_prefix
 
 MODE: dict[str, Any] = {"mode": 0o755, "uid": 0, "gid": 0, "now_ns": 1}
 

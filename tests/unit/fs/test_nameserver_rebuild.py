@@ -11,10 +11,10 @@ from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fs.dataserver import mirror
-from fs.errors import SpeedwellError
-from fs.nameserver import mirrors, rebuilding
-from fs.proto import speedwell_pb2 as pb
+from speedwell.fs.dataserver import mirror
+from speedwell.fs.errors import SpeedwellError
+from speedwell.fs.nameserver import mirrors, rebuilding
+from speedwell.fs.proto import speedwell_pb2 as pb
 from tests.mirrored_nameserver import Holder, MirroredNameserver
 from tests.namespace_histories import NamespaceHistory
 from tests.waiting import wait_until

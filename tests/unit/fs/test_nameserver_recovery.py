@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from fs.errors import DataserverInUse, InvalidArgument
-from fs.nameserver.copy_orders import BYTES_IN_FLIGHT, LEAST_BYTES, SLOW_BYTES_IN_FLIGHT
-from fs.proto import speedwell_pb2 as pb
+from speedwell.fs.errors import DataserverInUse, InvalidArgument
+from speedwell.fs.nameserver.copy_orders import BYTES_IN_FLIGHT, LEAST_BYTES, SLOW_BYTES_IN_FLIGHT
+from speedwell.fs.proto import speedwell_pb2 as pb
 from tests.unit.fs.test_nameserver_service import Bench, ids
 
 GRACE_SECONDS = 60

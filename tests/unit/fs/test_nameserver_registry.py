@@ -2,9 +2,9 @@
 
 import pytest
 
-from fs.errors import AlreadyExists, StorageFailed
-from fs.nameserver.registry import LEASE_SECONDS, Registry
-from fs.store import Batch, MemoryStore
+from speedwell.fs.errors import AlreadyExists, StorageFailed
+from speedwell.fs.nameserver.registry import LEASE_SECONDS, Registry
+from speedwell.fs.store import Batch, MemoryStore
 
 
 def beat(registry: Registry, dataserver_id: str, now: float, *, port: int = 7000, available: int = 100) -> int:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fs import tokens
-from fs.channel import MAX_FRAME_BYTES
-from fs.errors import (
+from speedwell.fs import tokens
+from speedwell.fs.channel import MAX_FRAME_BYTES
+from speedwell.fs.errors import (
     InvalidArgument,
     InvalidName,
     NameTooLong,
@@ -19,16 +19,16 @@ from fs.errors import (
     StaleEpoch,
     StaleFile,
 )
-from fs.file_status import STATUS
-from fs.limits import LEAST_ADVISED_BYTES
-from fs.nameserver.dispatch import Requests
-from fs.nameserver.placement_questions import EXPECTED_SIZE, SAMPLED_SECONDS
-from fs.nameserver.registry import LEASE_SECONDS
-from fs.nameserver.service import NameserverService
-from fs.nameserver.settings import Settings
-from fs.proto import speedwell_pb2 as pb
-from fs.store import MemoryStore
-from fs.tokens import READ, WRITE
+from speedwell.fs.file_status import STATUS
+from speedwell.fs.limits import LEAST_ADVISED_BYTES
+from speedwell.fs.nameserver.dispatch import Requests
+from speedwell.fs.nameserver.placement_questions import EXPECTED_SIZE, SAMPLED_SECONDS
+from speedwell.fs.nameserver.registry import LEASE_SECONDS
+from speedwell.fs.nameserver.service import NameserverService
+from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.store import MemoryStore
+from speedwell.fs.tokens import READ, WRITE
 
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from fs import paths
-from fs.errors import AlreadyExists, DirectoryNotEmpty, NoSuchFile, QuotaExceeded
-from fs.nameserver import deletions
-from fs.nameserver.namespace import Namespace
-from fs.nameserver.quotas import Limits
-from fs.nameserver.records import Content, Inode
-from fs.nameserver.trash import Removed
-from fs.store import MemoryStore
+from speedwell.fs import paths
+from speedwell.fs.errors import AlreadyExists, DirectoryNotEmpty, NoSuchFile, QuotaExceeded
+from speedwell.fs.nameserver import deletions
+from speedwell.fs.nameserver.namespace import Namespace
+from speedwell.fs.nameserver.quotas import Limits
+from speedwell.fs.nameserver.records import Content, Inode
+from speedwell.fs.nameserver.trash import Removed
+from speedwell.fs.store import MemoryStore
 
 DAY_NS = 86_400 * 10**9
 NOW_NS = 100 * DAY_NS

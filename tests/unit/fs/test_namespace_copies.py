@@ -11,16 +11,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cluster.errors import InvalidDump
-from cluster.namespace_file import NamespaceFile, write
-from fs.client.namespace_copies import NamespaceCopies
-from fs.errors import DirectoryNotEmpty, InvalidArgument, NameserverUnavailable, SpeedwellError, StorageFailed
-from fs.nameserver.provenance import SKIPPED_INODES
-from fs.nameserver.service import NameserverService
-from fs.nameserver.settings import Settings
-from fs.proto import speedwell_pb2 as pb
-from fs.store import JournaledStore, LevelDBStore, MemoryStore, Position
-from fs.store.journal import Journal
+from speedwell.cluster.errors import InvalidDump
+from speedwell.cluster.namespace_file import NamespaceFile, write
+from speedwell.fs.client.namespace_copies import NamespaceCopies
+from speedwell.fs.errors import (
+    DirectoryNotEmpty,
+    InvalidArgument,
+    NameserverUnavailable,
+    SpeedwellError,
+    StorageFailed,
+)
+from speedwell.fs.nameserver.provenance import SKIPPED_INODES
+from speedwell.fs.nameserver.service import NameserverService
+from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.store import JournaledStore, LevelDBStore, MemoryStore, Position
+from speedwell.fs.store.journal import Journal
 from tests.namespace_histories import NamespaceHistory
 
 

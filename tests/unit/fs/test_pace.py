@@ -3,7 +3,7 @@
 import threading
 import time
 
-from fs.dataserver.pace import SLICE_BYTES, Pace
+from speedwell.fs.dataserver.pace import SLICE_BYTES, Pace
 
 
 def test_several_threads_share_one_rate() -> None:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fs import paths
-from fs.errors import InvalidName, NameTooLong
+from speedwell.fs import paths
+from speedwell.fs.errors import InvalidName, NameTooLong
 
 names = st.binary(min_size=1, max_size=8).filter(lambda name: not set(name) & {0, ord("/")}
                                                  and name not in (b".", b".."))

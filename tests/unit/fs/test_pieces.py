@@ -5,8 +5,8 @@ import random
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fs.checksums import BLOCK_BYTES
-from fs.client.pieces import PIECE_BYTES, WINDOW_BYTES, Pieces
+from speedwell.fs.checksums import BLOCK_BYTES
+from speedwell.fs.client.pieces import PIECE_BYTES, WINDOW_BYTES, Pieces
 
 
 @settings(max_examples=60, deadline=None)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fs.dataserver.store import FileStore
-from fs.errors import IdentityError, StorageFailed
-from fs.identity.authority import Authority
-from fs.nameserver.directory import NameserverDirectory
+from speedwell.fs.dataserver.store import FileStore
+from speedwell.fs.errors import IdentityError, StorageFailed
+from speedwell.fs.identity.authority import Authority
+from speedwell.fs.nameserver.directory import NameserverDirectory
 
 
 def mode(path: Path) -> int:

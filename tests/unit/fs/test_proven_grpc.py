@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fs.channel import Channel
-from fs.nameserver import server
-from fs.nameserver.server import ProvenGrpc
+from speedwell.fs.channel import Channel
+from speedwell.fs.nameserver import server
+from speedwell.fs.nameserver.server import ProvenGrpc
 
 
 def test_who_floods_grpc_until_it_reads_no_more_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

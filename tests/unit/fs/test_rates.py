@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fs.rates import (
+from speedwell.fs.rates import (
     MOST_SOURCES,
     REFUSED_BURST,
     REFUSED_PER_SECOND,

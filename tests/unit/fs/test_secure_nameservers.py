@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from fs.client.metadata import MetadataClient
-from fs.dataserver.nameserver_link import NameserverLink
-from fs.errors import SpeedwellError
-from fs.identity.authority import Authority
-from fs.identity.bundle import Identity
-from fs.identity.roles import DATASERVER, NAMESERVER, OPERATOR, READER
-from fs.nameserver.dispatch import Requests
-from fs.nameserver.frames import NameserverFrames, listen
-from fs.nameserver.registry import LEASE_SECONDS
-from fs.nameserver.service import NameserverService
-from fs.nameserver.settings import Settings
-from fs.proto import speedwell_pb2 as pb
-from fs.store import MemoryStore
+from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.dataserver.nameserver_link import NameserverLink
+from speedwell.fs.errors import SpeedwellError
+from speedwell.fs.identity.authority import Authority
+from speedwell.fs.identity.bundle import Identity
+from speedwell.fs.identity.roles import DATASERVER, NAMESERVER, OPERATOR, READER
+from speedwell.fs.nameserver.dispatch import Requests
+from speedwell.fs.nameserver.frames import NameserverFrames, listen
+from speedwell.fs.nameserver.registry import LEASE_SECONDS
+from speedwell.fs.nameserver.service import NameserverService
+from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.store import MemoryStore
 from tests.waiting import wait_until
 
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fs.checksums import BLOCK_BYTES, blocks_of
-from fs.dataserver import small_file
-from fs.dataserver.append_log import Record
-from fs.dataserver.append_writer import AppendWriter
-from fs.dataserver.record import SMALL_BYTES
-from fs.dataserver.small_file import enlarge
-from fs.dataserver.store import FileStore
-from fs.dataserver.turns import cut, note
-from fs.errors import NoSuchFile, StorageFailed
+from speedwell.fs.checksums import BLOCK_BYTES, blocks_of
+from speedwell.fs.dataserver import small_file
+from speedwell.fs.dataserver.append_log import Record
+from speedwell.fs.dataserver.append_writer import AppendWriter
+from speedwell.fs.dataserver.record import SMALL_BYTES
+from speedwell.fs.dataserver.small_file import enlarge
+from speedwell.fs.dataserver.store import FileStore
+from speedwell.fs.dataserver.turns import cut, note
+from speedwell.fs.errors import NoSuchFile, StorageFailed
 
 FILE_ID = "0123abcd-0000-4000-8000-00000000000a"
 CHUNK_BYTES = 1 << 28

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-import fs.client
-import fs.errors
+import speedwell.fs.client
+import speedwell.fs.errors
 
 PAGE = (Path(__file__).parents[3] / "docs" / "python-api.md").read_text()
 ROWS = dict(re.findall(r"^\| `(\w+)` \| (`.*`) \|$", PAGE, re.MULTILINE))
@@ -17,7 +17,7 @@ ROWS = dict(re.findall(r"^\| `(\w+)` \| (`.*`) \|$", PAGE, re.MULTILINE))
 def test_what_a_class_is_said_to_keep_it_has(name: str) -> None:
     kept = re.findall(r"`(\w+)`", ROWS[name])
     assert len(kept) > 1
-    kind = getattr(fs.client, name)
+    kind = getattr(speedwell.fs.client, name)
     present = {*dir(kind), *(kind.DESCRIPTOR.fields_by_name if hasattr(kind, "DESCRIPTOR") else ())}
     assert [attribute for attribute in kept if attribute not in present] == []
 
@@ -26,23 +26,23 @@ def test_a_client_takes_the_arguments_that_are_said_to_stay() -> None:
     call = re.search(r"`Client\((.*?)\)`", ROWS["Client"])
     assert call is not None
     said = [argument.strip().removesuffix("=") for argument in call.group(1).split(",")]
-    assert said == list(inspect.signature(fs.client.Client).parameters)
+    assert said == list(inspect.signature(speedwell.fs.client.Client).parameters)
 
 
 def test_every_class_that_the_library_offers_has_a_row() -> None:
     constants = {"DIRECTORY", "REGULAR", "SYMBOLIC_LINK"}
-    assert [name for name in fs.client.__all__ if name not in constants and f"`{name}`" not in PAGE] == []
+    assert [name for name in speedwell.fs.client.__all__ if name not in constants and f"`{name}`" not in PAGE] == []
 
 
 def test_the_errors_to_catch_exist() -> None:
     listed = re.search(r"Catch these: (.*?)\n\n", PAGE, re.DOTALL)
     assert listed is not None
     names = re.findall(r"`(\w+)`", listed.group(1))
-    assert all(issubclass(getattr(fs.errors, name), fs.errors.SpeedwellError) for name in names)
+    assert all(issubclass(getattr(speedwell.fs.errors, name), speedwell.fs.errors.SpeedwellError) for name in names)
     assert len(names) > 10
 
 
 @pytest.mark.parametrize("pieces", [{-1: b"a"}, {0: b"abc", 2: b"d"}])
 def test_changes_that_overlap_or_begin_before_the_file_are_refused(pieces: dict[int, bytes]) -> None:
-    with pytest.raises(fs.errors.InvalidArgument, match="pieces"):
-        fs.client.Changes.of(pieces)
+    with pytest.raises(speedwell.fs.errors.InvalidArgument, match="pieces"):
+        speedwell.fs.client.Changes.of(pieces)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fs.client.metrics import Metrics
-from fs.client.steering import PAUSE_AFTER_FAILURE_SECONDS, Steering
-from fs.errors import InvalidArgument
-from fs.proto.speedwell_pb2 import Replica
+from speedwell.fs.client.metrics import Metrics
+from speedwell.fs.client.steering import PAUSE_AFTER_FAILURE_SECONDS, Steering
+from speedwell.fs.errors import InvalidArgument
+from speedwell.fs.proto.speedwell_pb2 import Replica
 from tests.scripted_controller import Answer, ScriptedController, placed_on
 from tests.waiting import wait_until
 

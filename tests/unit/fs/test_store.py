@@ -1,4 +1,4 @@
-"""Every store keeps the contract of `fs.store.interface.Store`."""
+"""Every store keeps the contract of `speedwell.fs.store.interface.Store`."""
 
 import os
 import shutil
@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fs.errors import DatabaseDamaged, StorageFailed
-from fs.store import Batch, LevelDBStore, MemoryStore, Store, end_of_prefix
+from speedwell.fs.errors import DatabaseDamaged, StorageFailed
+from speedwell.fs.store import Batch, LevelDBStore, MemoryStore, Store, end_of_prefix
 
 FOOTER_BYTES = 48
 """Of a table of LevelDB: not covered by a checksum."""
@@ -177,7 +177,7 @@ def test_a_damaged_leveldb_is_refused_with_a_message(tmp_path: Path) -> None:
 
 
 def test_a_batch_survives_the_death_of_the_process(tmp_path: Path) -> None:
-    program = ("import os, sys; from pathlib import Path; from fs.store import Batch, LevelDBStore\n"
+    program = ("import os, sys; from pathlib import Path; from speedwell.fs.store import Batch, LevelDBStore\n"
                "store = LevelDBStore(Path(sys.argv[1])); batch = Batch()\n"
                "[batch.put(b'%d' % n, b'x') for n in range(100)]; store.write(batch); os.kill(os.getpid(), 9)")
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)

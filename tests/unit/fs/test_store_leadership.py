@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from fs.errors import StorageFailed
-from fs.proto import etcd_pb2 as pb
-from fs.store import IDENTITY_KEY, Batch, MemoryStore, ReplicatedStore
-from fs.store import replicated as implementation
+from speedwell.fs.errors import StorageFailed
+from speedwell.fs.proto import etcd_pb2 as pb
+from speedwell.fs.store import IDENTITY_KEY, Batch, MemoryStore, ReplicatedStore
+from speedwell.fs.store import replicated as implementation
 
 GRANTED_SECONDS = 2.0
 

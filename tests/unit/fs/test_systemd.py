@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cluster import parts, units
-from cluster.cli import speedwell
-from cluster.errors import InvalidSetting
-from cluster.processes import Processes
-from fs import systemd
-from fs.identity import joining, roles
-from fs.identity import main as certificates
-from fs.identity.authority import Authority
-from fs.nameserver import main as nameserver
+from speedwell.cluster import parts, units
+from speedwell.cluster.cli import speedwell
+from speedwell.cluster.errors import InvalidSetting
+from speedwell.cluster.processes import Processes
+from speedwell.fs import systemd
+from speedwell.fs.identity import joining, roles
+from speedwell.fs.identity import main as certificates
+from speedwell.fs.identity.authority import Authority
+from speedwell.fs.nameserver import main as nameserver
 
 WATCHDOG = {"WATCHDOG_USEC": "600000"}
 DEADLINE_SECONDS = 200
@@ -39,8 +39,9 @@ def told(tmp_path: Path) -> Iterator[socket.socket]:
 
 @contextmanager
 def service(told: socket.socket, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen([sys.executable, "-m", *map(str, arguments)], stdout=subprocess.DEVNULL,
-                          env={**WATCHDOG, "NOTIFY_SOCKET": told.getsockname(), "PATH": "/usr/bin:/bin"}) as process:
+    with subprocess.Popen([sys.executable, "-m", f"speedwell.{arguments[0]}", *map(str, arguments[1:])],
+                          env={**WATCHDOG, "NOTIFY_SOCKET": told.getsockname(), "PATH": "/usr/bin:/bin"},
+                          stdout=subprocess.DEVNULL) as process:
         try:
             yield process
         finally:

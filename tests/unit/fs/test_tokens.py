@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fs import tokens
-from fs.channel import HEADER, MAGIC, Channel, ConnectionLost, connect, encode
-from fs.client.tokens import Tokens
-from fs.dataserver.door import TOLERANCE_MS, Door
-from fs.dataserver.lease import Lease, boot_seconds
-from fs.dataserver.nameserver_link import NameserverLink
-from fs.dataserver.office import Authority
-from fs.dataserver.server import DataServer
-from fs.dataserver.store import FileStore
-from fs.errors import NameserverUnavailable, NotReady, TokenRefused
-from fs.nameserver import token_keys
-from fs.nameserver.registry import Registry
-from fs.nameserver.token_keys import TOLD_MS, TokenKeys
-from fs.proto.speedwell_pb2 import (
+from speedwell.fs import tokens
+from speedwell.fs.channel import HEADER, MAGIC, Channel, ConnectionLost, connect, encode
+from speedwell.fs.client.tokens import Tokens
+from speedwell.fs.dataserver.door import TOLERANCE_MS, Door
+from speedwell.fs.dataserver.lease import Lease, boot_seconds
+from speedwell.fs.dataserver.nameserver_link import NameserverLink
+from speedwell.fs.dataserver.office import Authority
+from speedwell.fs.dataserver.server import DataServer
+from speedwell.fs.dataserver.store import FileStore
+from speedwell.fs.errors import NameserverUnavailable, NotReady, TokenRefused
+from speedwell.fs.nameserver import token_keys
+from speedwell.fs.nameserver.registry import Registry
+from speedwell.fs.nameserver.token_keys import TOLD_MS, TokenKeys
+from speedwell.fs.proto.speedwell_pb2 import (
     INVALID,
     OK,
     TOKEN_REFUSED,
@@ -51,8 +51,8 @@ from fs.proto.speedwell_pb2 import (
     VerifyOperation,
     WriteOperation,
 )
-from fs.store import MemoryStore
-from fs.tokens import OPERATE, READ, SERVE, WRITE
+from speedwell.fs.store import MemoryStore
+from speedwell.fs.tokens import OPERATE, READ, SERVE, WRITE
 from tests.waiting import wait_until
 
 FILE = "0123abcd-0000-4000-8000-00000000000a"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fs import units
+from speedwell.fs import units
 
 
 @pytest.mark.parametrize(("count", "shown"), [

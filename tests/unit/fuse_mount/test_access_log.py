@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
-from fuse_mount.access_log import AccessLog, Reader
-from fuse_mount.shared import Caller
+from speedwell.fuse_mount.access_log import AccessLog, Reader
+from speedwell.fuse_mount.shared import Caller
 from tests.unit.fuse_mount.test_measures import Answers
 
 CALLER = Caller(1000, 100, 4711, 0)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from fuse_mount import binding
-from fuse_mount.errors import MountError
+from speedwell.fuse_mount import binding
+from speedwell.fuse_mount.errors import MountError
 
 
 def import_only(name: str, module: Any) -> Any:

@@ -9,7 +9,7 @@ import pytest
 PROGRAM = """
 import sys
 from pathlib import Path
-from fuse_mount.daemon import Report, start_daemon
+from speedwell.fuse_mount.daemon import Report, start_daemon
 
 def serve(report):
     {body}

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from fs.errors import NoSuchFile, QuotaExceeded
-from fuse_mount import door
+from speedwell.fs.errors import NoSuchFile, QuotaExceeded
+from speedwell.fuse_mount import door
 
 
 def test_edquot_is_logged_with_the_directory_and_not_for_each_try(

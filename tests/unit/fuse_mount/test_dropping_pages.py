@@ -3,8 +3,8 @@
 import threading
 from types import SimpleNamespace
 
-from fuse_mount import binding
-from fuse_mount.libfuse import Session
+from speedwell.fuse_mount import binding
+from speedwell.fuse_mount.libfuse import Session
 
 STUCK, FREE = 2, 3
 

@@ -18,9 +18,9 @@ POSIX_LOCKS, FLOCK_LOCKS, READDIRPLUS = 1 << 1, 1 << 10, 1 << 13
 PROGRAM = """
 import logging, sys
 
-from fuse_mount import binding
-from fuse_mount.errors import MountError
-from fuse_mount.requests import Requests
+from speedwell.fuse_mount import binding
+from speedwell.fuse_mount.errors import MountError
+from speedwell.fuse_mount.requests import Requests
 
 class Operations:
     def init(self):

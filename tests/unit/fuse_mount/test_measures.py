@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from fs.client.metrics import Metrics
-from fuse_mount import binding
-from fuse_mount.measures import BOUNDS_SECONDS, Measures, quantile
-from fuse_mount.metrics import MountMetrics
-from fuse_mount.requests import Requests
+from speedwell.fs.client.metrics import Metrics
+from speedwell.fuse_mount import binding
+from speedwell.fuse_mount.measures import BOUNDS_SECONDS, Measures, quantile
+from speedwell.fuse_mount.metrics import MountMetrics
+from speedwell.fuse_mount.requests import Requests
 
 
 class Answers(Requests):

@@ -1,6 +1,6 @@
 """What the mount remembers of the inodes that the kernel has."""
 
-from fuse_mount.nodes import Nodes
+from speedwell.fuse_mount.nodes import Nodes
 
 
 def test_an_inode_is_known_until_the_kernel_has_forgotten_each_look_up() -> None:

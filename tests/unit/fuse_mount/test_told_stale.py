@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from fs.errors import NoSuchFile
-from fs.proto.speedwell_pb2 import REGULAR, Attributes
-from fuse_mount import shared
-from fuse_mount.operations import SpeedwellOperations
-from fuse_mount.shared import ONE_CALL_SECONDS, ROOT_INODE, Caller
+from speedwell.fs.errors import NoSuchFile
+from speedwell.fs.proto.speedwell_pb2 import REGULAR, Attributes
+from speedwell.fuse_mount import shared
+from speedwell.fuse_mount.operations import SpeedwellOperations
+from speedwell.fuse_mount.shared import ONE_CALL_SECONDS, ROOT_INODE, Caller
 
 CACHE_SECONDS = 30.0
 

@@ -10,15 +10,15 @@ from types import SimpleNamespace
 
 import pytest
 
-import host_agent.agent
-from coflow.report import Flow
-from coflow.settings import SchedulerAddress
-from host_agent.agent import Agent
-from host_agent.channel import MAX_BACKLOGS, BacklogReport, Registration, Turns, agent_key
-from host_agent.connections import Connection
-from host_agent.errors import KernelRefused
-from host_agent.packet_queues import Packet
-from host_agent.session import SchedulerEnd
+import speedwell.host_agent.agent
+from speedwell.coflow.report import Flow
+from speedwell.coflow.settings import SchedulerAddress
+from speedwell.host_agent.agent import Agent
+from speedwell.host_agent.channel import MAX_BACKLOGS, BacklogReport, Registration, Turns, agent_key
+from speedwell.host_agent.connections import Connection
+from speedwell.host_agent.errors import KernelRefused
+from speedwell.host_agent.packet_queues import Packet
+from speedwell.host_agent.session import SchedulerEnd
 from tests.waiting import wait_until
 
 US, THERE = "127.0.0.1", "10.0.1.1"
@@ -89,9 +89,9 @@ def kernel() -> Iterator[Kernel]:
 @pytest.fixture
 def agent(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     """Its uplink carries 20 Mbit/s; nobody answers its registrations."""
-    monkeypatch.setattr(host_agent.agent, "PacketQueues", lambda: kernel)
-    monkeypatch.setattr(host_agent.agent, "Guardian", Guardian)
-    monkeypatch.setattr(host_agent.agent, "gate_rule", lambda *_: None)
+    monkeypatch.setattr(speedwell.host_agent.agent, "PacketQueues", lambda: kernel)
+    monkeypatch.setattr(speedwell.host_agent.agent, "Guardian", Guardian)
+    monkeypatch.setattr(speedwell.host_agent.agent, "gate_rule", lambda *_: None)
     uplink = SimpleNamespace(rate_bps=20_000_000, interface="lo", make=lambda: None)
     agent = Agent(US, SchedulerAddress(US, 9, agent_key(MASTER, US)), uplink, 1000)     # type: ignore[arg-type]
     yield agent
@@ -136,7 +136,7 @@ def test_a_rule_that_does_not_go_keeps_its_queue_and_is_tried_again(
         wait_until(lambda: agent._doors[THERE].change.done(), 10, "no rule is changed")
         agent._tidy(now)
 
-    monkeypatch.setattr(host_agent.agent, "gate_rule", rule)
+    monkeypatch.setattr(speedwell.host_agent.agent, "gate_rule", rule)
     now = time.monotonic()
     agent._direct(HELD, now)
     queue = max(kernel.bound)
@@ -174,7 +174,7 @@ def test_a_destination_is_told_when_it_changes_and_then_no_more(
     def sent(*counts: int) -> dict[str, int]:
         now = [Connection(Flow(US, f"10.0.{number}.1", 1000 + number, 80), number.to_bytes(8), number, 0, count, 0)
                for number, count in enumerate(counts)]
-        monkeypatch.setattr(host_agent.agent, "connections", lambda _: iter(now))
+        monkeypatch.setattr(speedwell.host_agent.agent, "connections", lambda _: iter(now))
         agent._heard_at = at = agent._signed_at + 1 if told else 1000.0
         agent._look(at)
         return told[-1]

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coflow import Flow
-from coflow.report import MAC_BYTES
-from host_agent.channel import (
+from speedwell.coflow import Flow
+from speedwell.coflow.report import MAC_BYTES
+from speedwell.host_agent.channel import (
     MAX_BACKLOGS,
     MAX_BPS,
     MAX_DATAGRAM_BYTES,
@@ -34,8 +34,8 @@ from host_agent.channel import (
     decode,
     encode,
 )
-from host_agent.errors import InvalidDatagram
-from host_agent.session import MAX_OFFERS, AgentEnd, SchedulerEnd
+from speedwell.host_agent.errors import InvalidDatagram
+from speedwell.host_agent.session import MAX_OFFERS, AgentEnd, SchedulerEnd
 
 MASTER = b"m" * 32
 AGENT, OTHER = "10.0.0.1", "10.0.0.2"

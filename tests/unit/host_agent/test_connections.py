@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coflow import Flow
-from host_agent.connections import Connection, Senders, Sending
+from speedwell.coflow import Flow
+from speedwell.host_agent.connections import Connection, Senders, Sending
 
 US, THERE, ELSEWHERE = "10.0.0.1", "10.0.1.1", "10.0.2.1"
 

@@ -7,8 +7,8 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host_agent.channel import Slice, Turns
-from host_agent.gate import Gate
+from speedwell.host_agent.channel import Slice, Turns
+from speedwell.host_agent.gate import Gate
 
 THERE = "10.0.1.1"
 UPLINK_BPS = 8_000_000

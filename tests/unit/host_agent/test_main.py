@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.main import status_of
+from speedwell.host_agent.main import status_of
 
 HERE = "127.0.0.1"
 

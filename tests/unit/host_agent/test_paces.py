@@ -9,9 +9,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from coflow.report import Flow
-from host_agent.connections import SO_MAX_PACING_RATE, UNPACED
-from host_agent.paces import Paces
+from speedwell.coflow.report import Flow
+from speedwell.host_agent.connections import SO_MAX_PACING_RATE, UNPACED
+from speedwell.host_agent.paces import Paces
 from tests.waiting import wait_until
 
 HERE = "127.0.0.1"

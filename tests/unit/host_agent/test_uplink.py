@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-import host_agent.uplink
-from host_agent.uplink import MARK_MASK, Uplink, mark_of, shape_of
+import speedwell.host_agent.uplink
+from speedwell.host_agent.uplink import MARK_MASK, Uplink, mark_of, shape_of
 
 CLASS = "class htb 1:{} {} rate 8Mbit ceil 8Mbit burst 3000b/1 mpu 0b cburst 3000b/1 mpu 0b level 7\n"
 LEFT = CLASS.format(1, "root") + "".join(CLASS.format(10 + number, "parent 1:1 leaf") for number in range(8))
@@ -27,8 +27,8 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 "iptables -w -t": "\n".join(["-P POSTROUTING ACCEPT", "-A POSTROUTING -j OTHERS", *JUMPS]),
                 }.get(" ".join(command[:3]), "")
 
-    monkeypatch.setattr(host_agent.uplink, "run", run)
-    monkeypatch.setattr(host_agent.uplink, "PROGRAMS", {})
+    monkeypatch.setattr(speedwell.host_agent.uplink, "run", run)
+    monkeypatch.setattr(speedwell.host_agent.uplink, "PROGRAMS", {})
     return commands
 
 

@@ -1,6 +1,6 @@
 """Networks for the tests of the policies."""
 
-from controller.policy.network.graph import Network
+from speedwell.controller.policy.network.graph import Network
 
 
 def join(network: Network, a: str, b: str, capacity_bps: float = 10e6) -> None:

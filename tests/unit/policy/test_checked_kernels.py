@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.policy.coflows import checked_kernels as kernels
-from controller.policy.errors import InvalidArrays
+from speedwell.controller.policy.coflows import checked_kernels as kernels
+from speedwell.controller.policy.errors import InvalidArrays
 
 ROOT = Path(__file__).parents[3]
 LINKS = 6
@@ -130,12 +130,12 @@ def test_a_flow_that_no_link_limits_holds_up_nobody(wrong: tuple[str, int, float
 
 def test_nothing_goes_around_the_door() -> None:
     checked = {"gammas", "scaled", "backfill", "fill", "route", "bssi", "improved", "coflow_kernels", "coflow_order"}
-    door = "controller/policy/coflows/checked_kernels.py"
+    room, door = "speedwell.controller.policy.coflows", "controller/policy/coflows/checked_kernels.py"
     for folder in ("controller", "sim", "cluster", "scripts"):
         for source in (ROOT / folder).rglob("*.py"):
             if str(source.relative_to(ROOT)) == door:
                 continue
             for node in ast.walk(ast.parse(source.read_text())):
-                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("controller.policy.coflows"):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(room):
                     names = {alias.name for alias in node.names}
                     assert node.module.endswith("checked_kernels") or not names & checked, f"{source}: {names}"

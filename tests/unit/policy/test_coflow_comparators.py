@@ -2,9 +2,9 @@
 
 import pytest
 
-from controller.policy.coflows.coflow import Coflow, CoflowFlow, CoflowScheduler
-from controller.policy.coflows.coflow_comparators import Aalo, FairSharing, Rapier, Sincronia, Tailor, Varys
-from controller.policy.network.graph import Network
+from speedwell.controller.policy.coflows.coflow import Coflow, CoflowFlow, CoflowScheduler
+from speedwell.controller.policy.coflows.coflow_comparators import Aalo, FairSharing, Rapier, Sincronia, Tailor, Varys
+from speedwell.controller.policy.network.graph import Network
 from tests.unit.policy.networks import join, network_with
 from tests.unit.policy.test_mincof import fabric
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.policy.coflows import checked_kernels as kernels
-from controller.policy.coflows.coflow_kernels import Reals
+from speedwell.controller.policy.coflows import checked_kernels as kernels
+from speedwell.controller.policy.coflows.coflow_kernels import Reals
 
 PORTS = 6
 FLOW = st.tuples(st.integers(0, 2), st.integers(3, PORTS - 1), st.integers(0, 9))

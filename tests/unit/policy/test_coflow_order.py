@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.policy.coflows import checked_kernels as kernels
-from controller.policy.coflows.coflow_kernels import Integers, Reals
+from speedwell.controller.policy.coflows import checked_kernels as kernels
+from speedwell.controller.policy.coflows.coflow_kernels import Integers, Reals
 
 LOADS = st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=1, max_size=5).map(
     lambda rows: np.array([[first + 1, *others] for first, *others in rows], float))

@@ -2,9 +2,16 @@
 
 import pytest
 
-from controller.policy.coflows.coflow import Coflow, CoflowFlow
-from controller.policy.coflows.coflow_plus import CoflowPlus
-from controller.policy.errors import DuplicateFlow, InvalidRequest, NoPath, UnknownCoflow, UnknownFlow, UnknownNode
+from speedwell.controller.policy.coflows.coflow import Coflow, CoflowFlow
+from speedwell.controller.policy.coflows.coflow_plus import CoflowPlus
+from speedwell.controller.policy.errors import (
+    DuplicateFlow,
+    InvalidRequest,
+    NoPath,
+    UnknownCoflow,
+    UnknownFlow,
+    UnknownNode,
+)
 from tests.unit.policy.networks import join, part
 from tests.unit.policy.test_mincof import MBIT, coflow, fabric
 

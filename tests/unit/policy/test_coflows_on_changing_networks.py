@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.coflows.policies import make_scheduler
-from controller.policy.coflows.coflow import Assignment, Coflow, CoflowFlow, CoflowScheduler, Schedule
-from controller.policy.errors import NoPath, PolicyError, UnknownNode
-from controller.policy.network.graph import Network
-from controller.policy.registry import POLICIES, Kind
+from speedwell.controller.coflows.policies import make_scheduler
+from speedwell.controller.policy.coflows.coflow import Assignment, Coflow, CoflowFlow, CoflowScheduler, Schedule
+from speedwell.controller.policy.errors import NoPath, PolicyError, UnknownNode
+from speedwell.controller.policy.network.graph import Network
+from speedwell.controller.policy.registry import POLICIES, Kind
 from tests.unit.policy.networks import join, network_with, part
 
 HOSTS = "h00 h01 h10 h11"

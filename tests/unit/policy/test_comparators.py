@@ -4,11 +4,11 @@ from random import Random
 
 import pytest
 
-from controller.policy.network.graph import Network
-from controller.policy.reads.selection import Selector
-from controller.policy.reads.selection_request import Replica, SelectionRequest
-from sim.fabric_network import network_of
-from topo.fabric import three_tier
+from speedwell.controller.policy.network.graph import Network
+from speedwell.controller.policy.reads.selection import Selector
+from speedwell.controller.policy.reads.selection_request import Replica, SelectionRequest
+from speedwell.sim.fabric_network import network_of
+from speedwell.topo.fabric import three_tier
 
 CLIENT = "p0r0h0"
 SAME_RACK, SAME_POD, OTHER_POD = Replica("p0r0h1"), Replica("p0r1h0"), Replica("p1r0h0")

@@ -6,8 +6,8 @@ import sys
 PROGRAM = """
 import pytest
 from random import Random
-from controller.policy.reads import progressive_filling, share_kernels
-from controller.policy.reads.selection import compile_selection
+from speedwell.controller.policy.reads import progressive_filling, share_kernels
+from speedwell.controller.policy.reads.selection import compile_selection
 
 def compiled():
     return {name: tuple(kernel.nopython_signatures) for module in (progressive_filling, share_kernels)

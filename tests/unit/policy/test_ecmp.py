@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 
-from controller.policy.errors import NoPath
-from controller.policy.network.ecmp import ecmp_path
-from controller.policy.network.five_tuple import TCP, FiveTuple
-from controller.policy.network.graph import Path
+from speedwell.controller.policy.errors import NoPath
+from speedwell.controller.policy.network.ecmp import ecmp_path
+from speedwell.controller.policy.network.five_tuple import TCP, FiveTuple
+from speedwell.controller.policy.network.graph import Path
 
 PATHS = tuple(Path(("a", f"s{number}", "b")) for number in range(8))
 

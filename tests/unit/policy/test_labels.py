@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.policy.errors import LabelsExhausted, UnknownPath
-from controller.policy.network import labels as labels_module
-from controller.policy.network.graph import Network, Path
-from controller.policy.network.labels import (
+from speedwell.controller.policy.errors import LabelsExhausted, UnknownPath
+from speedwell.controller.policy.network import labels as labels_module
+from speedwell.controller.policy.network.graph import Network, Path
+from speedwell.controller.policy.network.labels import (
     FIRST_LABEL,
     LAST_LABEL,
     MAX_BITS,
@@ -19,9 +19,9 @@ from controller.policy.network.labels import (
     LabelSpace,
     labels_in,
 )
-from sim.fabric_network import network_of
+from speedwell.sim.fabric_network import network_of
+from speedwell.topo.fabric import fat_tree, spine_leaf, three_tier
 from tests.unit.policy.networks import join, network_with, part
-from topo.fabric import fat_tree, spine_leaf, three_tier
 
 PathsByPair = dict[tuple[str, str], tuple[Path, ...]]
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.policy.network.maxmin import global_shares
-from controller.policy.reads import progressive_filling
+from speedwell.controller.policy.network.maxmin import global_shares
+from speedwell.controller.policy.reads import progressive_filling
 from tests.unit.policy.plain_shares import max_min_shares
 from tests.unit.sim.filling import max_min_rates
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from controller.policy.errors import DuplicateFlow, InvalidMeasurement, NoPath, UnknownLink, UnknownNode
-from controller.policy.network.graph import Network, Path
-from controller.policy.reads.link_load import ReadFlow
-from controller.policy.reads.mayflower import Mayflower
-from controller.policy.reads.selection_request import Replica, SelectionRequest
+from speedwell.controller.policy.errors import DuplicateFlow, InvalidMeasurement, NoPath, UnknownLink, UnknownNode
+from speedwell.controller.policy.network.graph import Network, Path
+from speedwell.controller.policy.reads.link_load import ReadFlow
+from speedwell.controller.policy.reads.mayflower import Mayflower
+from speedwell.controller.policy.reads.selection_request import Replica, SelectionRequest
 from tests.unit.policy.networks import network_with, part
 
 MBIT = 1e6

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.policy.network.graph import Link, Network, Path
-from controller.policy.reads.link_load import ReadFlow
-from controller.policy.reads.mayflower import Mayflower
-from controller.policy.reads.selection_request import Replica, SelectionRequest
-from sim.fabric_network import network_of
+from speedwell.controller.policy.network.graph import Link, Network, Path
+from speedwell.controller.policy.reads.link_load import ReadFlow
+from speedwell.controller.policy.reads.mayflower import Mayflower
+from speedwell.controller.policy.reads.selection_request import Replica, SelectionRequest
+from speedwell.sim.fabric_network import network_of
+from speedwell.topo.fabric import fat_tree, three_tier
 from tests.unit.policy.plain_shares import max_min_shares
-from topo.fabric import fat_tree, three_tier
 
 FABRICS = [
     three_tier(pods=2, racks_per_pod=2, hosts_per_rack=2, aggregations_per_pod=2, cores=2, host_bps=10e6),

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.policy.errors import DuplicateFlow, NoPath, UnknownNode
-from controller.policy.network.graph import Network, Path
-from controller.policy.reads.mayflower_plus import Division, MayflowerPlus
-from controller.policy.reads.multi_replica import Subflow
-from controller.policy.reads.selection_request import Replica, SelectionRequest
-from sim.fabric_network import network_of
+from speedwell.controller.policy.errors import DuplicateFlow, NoPath, UnknownNode
+from speedwell.controller.policy.network.graph import Network, Path
+from speedwell.controller.policy.reads.mayflower_plus import Division, MayflowerPlus
+from speedwell.controller.policy.reads.multi_replica import Subflow
+from speedwell.controller.policy.reads.selection_request import Replica, SelectionRequest
+from speedwell.sim.fabric_network import network_of
+from speedwell.topo.fabric import three_tier
 from tests.unit.policy.networks import join, network_with
-from topo.fabric import three_tier
 
 MBPS = 1e6
 

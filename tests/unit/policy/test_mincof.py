@@ -8,10 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.policy.coflows.coflow import Coflow, CoflowFlow, Schedule, ServiceClass
-from controller.policy.coflows.mincof import MinCOF
-from controller.policy.errors import DuplicateFlow, InvalidRequest, NoPath, UnknownCoflow, UnknownFlow, UnknownNode
-from controller.policy.network.graph import Link, Network
+from speedwell.controller.policy.coflows.coflow import Coflow, CoflowFlow, Schedule, ServiceClass
+from speedwell.controller.policy.coflows.mincof import MinCOF
+from speedwell.controller.policy.errors import (
+    DuplicateFlow,
+    InvalidRequest,
+    NoPath,
+    UnknownCoflow,
+    UnknownFlow,
+    UnknownNode,
+)
+from speedwell.controller.policy.network.graph import Link, Network
 from tests.unit.policy.networks import join, network_with, part
 
 MBIT = 1e6

@@ -4,13 +4,13 @@ from random import Random
 
 import pytest
 
-from controller.policy.network.graph import Network
-from controller.policy.reads.multi_replica import Subflow
-from controller.policy.reads.selection import Selector
-from controller.policy.reads.selection_request import Replica, SelectionRequest
-from sim.fabric_network import network_of
+from speedwell.controller.policy.network.graph import Network
+from speedwell.controller.policy.reads.multi_replica import Subflow
+from speedwell.controller.policy.reads.selection import Selector
+from speedwell.controller.policy.reads.selection_request import Replica, SelectionRequest
+from speedwell.sim.fabric_network import network_of
+from speedwell.topo.fabric import three_tier
 from tests.unit.policy.networks import network_with
-from topo.fabric import three_tier
 
 BITS = 90e6
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.policy.errors import InvalidNetwork, UnknownLink, UnknownNode
-from controller.policy.network.graph import MAX_GONE_LINKS, Network, Path
-from sim.fabric_network import network_of
+from speedwell.controller.policy.errors import InvalidNetwork, UnknownLink, UnknownNode
+from speedwell.controller.policy.network.graph import MAX_GONE_LINKS, Network, Path
+from speedwell.sim.fabric_network import network_of
+from speedwell.topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
 from tests.unit.policy.networks import join, network_with, part
-from topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
 
 
 def shortest_by_networkx(network: Network, source: str, destination: str) -> set[tuple[str, ...]]:

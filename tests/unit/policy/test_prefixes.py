@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.policy.network.prefixes import ADDRESS_BITS, PrefixRoutes, Routes
+from speedwell.controller.policy.network.prefixes import ADDRESS_BITS, PrefixRoutes, Routes
 
 edges = st.sampled_from("ABCDE")
 addresses = st.one_of(st.integers(0, 40), st.integers(0, 2**32 - 1), st.integers(0x0A000000, 0x0A0003FF))

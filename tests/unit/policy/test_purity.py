@@ -4,12 +4,12 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import controller.policy
+import speedwell.controller.policy
 
 ALLOWED = {
-    "__future__", "abc", "bisect", "collections", "contextlib", "controller", "dataclasses", "enum", "functools",
+    "__future__", "abc", "bisect", "collections", "contextlib", "dataclasses", "enum", "functools",
     "hashlib", "heapq", "importlib", "ipaddress", "itertools", "math", "networkx", "numba", "numpy", "operator",
-    "random", "statistics", "typing",
+    "random", "speedwell", "statistics", "typing",
 }  # fmt: skip
 
 
@@ -22,11 +22,11 @@ def imports_of(source: Path) -> Iterator[tuple[str, str]]:
 
 
 def test_policies_import_neither_the_outside_world_nor_the_rest_of_the_controller() -> None:
-    (folder,) = map(Path, controller.policy.__path__)
+    (folder,) = map(Path, speedwell.controller.policy.__path__)
     sources = sorted(folder.rglob("*.py"))
     assert len(sources) > 10
     for source in sources:
         for module, name in imports_of(source):
             assert module.split(".")[0] in ALLOWED, f"{source.name} imports {module}"
-            assert not module.startswith("controller") or module.startswith("controller.policy"), source.name
+            assert not module.startswith("speedwell") or module.startswith("speedwell.controller.policy"), source.name
             assert module != "random" or name == "Random", f"{source.name} uses the shared random generator"

@@ -4,11 +4,11 @@ from random import Random
 
 import pytest
 
-from controller.policy.errors import ImpossiblePlacement
-from controller.policy.placements.rack_aware import HdfsPlacement, RackAware
-from controller.policy.placements.request import Candidate, PlacementRequest
-from sim.fabric_network import network_of
-from topo.fabric import three_tier
+from speedwell.controller.policy.errors import ImpossiblePlacement
+from speedwell.controller.policy.placements.rack_aware import HdfsPlacement, RackAware
+from speedwell.controller.policy.placements.request import Candidate, PlacementRequest
+from speedwell.sim.fabric_network import network_of
+from speedwell.topo.fabric import three_tier
 
 FABRIC = three_tier(pods=2, racks_per_pod=2, hosts_per_rack=3)
 CANDIDATES = tuple(Candidate(host.name, host.rack, host.pod) for host in FABRIC.hosts)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.policy.reads.rerouting import Tcp, capacity_moved, capacity_staying, gain, loss
+from speedwell.controller.policy.reads.rerouting import Tcp, capacity_moved, capacity_staying, gain, loss
 
 
 def test_what_stays_follows_the_second_equation() -> None:

@@ -8,16 +8,16 @@ from random import Random
 
 import pytest
 
-from controller.policy.errors import InvalidRequest, NoPath, UnknownLink, UnknownNode, UnknownPolicy
-from controller.policy.network.ecmp import ecmp_path
-from controller.policy.network.five_tuple import TCP, FiveTuple
-from controller.policy.network.graph import Network, Path
-from controller.policy.reads.selection import Selector
-from controller.policy.reads.selection_request import Replica, SelectionRequest
-from controller.policy.registry import POLICIES, Kind
-from sim.fabric_network import network_of
+from speedwell.controller.policy.errors import InvalidRequest, NoPath, UnknownLink, UnknownNode, UnknownPolicy
+from speedwell.controller.policy.network.ecmp import ecmp_path
+from speedwell.controller.policy.network.five_tuple import TCP, FiveTuple
+from speedwell.controller.policy.network.graph import Network, Path
+from speedwell.controller.policy.reads.selection import Selector
+from speedwell.controller.policy.reads.selection_request import Replica, SelectionRequest
+from speedwell.controller.policy.registry import POLICIES, Kind
+from speedwell.sim.fabric_network import network_of
+from speedwell.topo.fabric import three_tier
 from tests.unit.policy.networks import part
-from topo.fabric import three_tier
 
 SIZE_BITS = 80e6
 CLIENT = "p0r0h0"
@@ -213,11 +213,11 @@ def test_a_measurement_of_a_link_that_is_gone_is_refused(network: Network) -> No
 
 HISTORY = """
 from random import Random
-from controller.policy.reads.selection import Selector
-from controller.policy.reads.selection_request import Replica, SelectionRequest
-from controller.policy.registry import POLICIES, Kind
-from sim.fabric_network import network_of
-from topo.fabric import three_tier
+from speedwell.controller.policy.reads.selection import Selector
+from speedwell.controller.policy.reads.selection_request import Replica, SelectionRequest
+from speedwell.controller.policy.registry import POLICIES, Kind
+from speedwell.sim.fabric_network import network_of
+from speedwell.topo.fabric import three_tier
 
 network = network_of(three_tier(host_bps=10e6))
 chance = Random(5)

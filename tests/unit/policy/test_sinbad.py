@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.policy.errors import ImpossiblePlacement, InvalidMeasurement, InvalidRequest
-from controller.policy.network.graph import Network
-from controller.policy.network.link_estimate import SMOOTHING, LinkEstimate
-from controller.policy.placements.request import Candidate, Placement, PlacementRequest, place_batch
-from controller.policy.placements.sinbad import MeasuredBy, Sinbad
-from sim.fabric_network import network_of
-from topo.fabric import Fabric, three_tier
+from speedwell.controller.policy.errors import ImpossiblePlacement, InvalidMeasurement, InvalidRequest
+from speedwell.controller.policy.network.graph import Network
+from speedwell.controller.policy.network.link_estimate import SMOOTHING, LinkEstimate
+from speedwell.controller.policy.placements.request import Candidate, Placement, PlacementRequest, place_batch
+from speedwell.controller.policy.placements.sinbad import MeasuredBy, Sinbad
+from speedwell.sim.fabric_network import network_of
+from speedwell.topo.fabric import Fabric, three_tier
 
 RATE_BPS = 10e6
 BLOCK_BITS = 8 * 1e6

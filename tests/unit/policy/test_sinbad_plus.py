@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.policy.errors import ImpossiblePlacement, InvalidMeasurement
-from controller.policy.network.graph import Network
-from controller.policy.network.maxmin import global_shares
-from controller.policy.placements.chain_kernels import fill
-from controller.policy.placements.chain_shares import ChainShares
-from controller.policy.placements.request import Candidate, PlacementRequest
-from controller.policy.placements.sinbad import MeasuredBy
-from controller.policy.placements.sinbad_plus import SinbadPlus
-from sim.fabric_network import network_of
-from topo.fabric import Fabric, three_tier
+from speedwell.controller.policy.errors import ImpossiblePlacement, InvalidMeasurement
+from speedwell.controller.policy.network.graph import Network
+from speedwell.controller.policy.network.maxmin import global_shares
+from speedwell.controller.policy.placements.chain_kernels import fill
+from speedwell.controller.policy.placements.chain_shares import ChainShares
+from speedwell.controller.policy.placements.request import Candidate, PlacementRequest
+from speedwell.controller.policy.placements.sinbad import MeasuredBy
+from speedwell.controller.policy.placements.sinbad_plus import SinbadPlus
+from speedwell.sim.fabric_network import network_of
+from speedwell.topo.fabric import Fabric, three_tier
 
 RATE_BPS = 10e6
 SIZE_BITS = 8e6

@@ -4,12 +4,12 @@ from random import Random
 
 import pytest
 
-from controller.policy.network.graph import Network
-from controller.policy.network.link_estimate import SMOOTHING
-from controller.policy.reads.selection_request import Replica, SelectionRequest
-from controller.policy.reads.sinbad_r import SinbadR
-from sim.fabric_network import network_of
-from topo.fabric import spine_leaf, three_tier
+from speedwell.controller.policy.network.graph import Network
+from speedwell.controller.policy.network.link_estimate import SMOOTHING
+from speedwell.controller.policy.reads.selection_request import Replica, SelectionRequest
+from speedwell.controller.policy.reads.sinbad_r import SinbadR
+from speedwell.sim.fabric_network import network_of
+from speedwell.topo.fabric import spine_leaf, three_tier
 
 SIZE_BITS = 10e6
 

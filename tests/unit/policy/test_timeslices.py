@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.policy.errors import InvalidNetwork, UnknownNode
-from controller.policy.network.graph import Network, Path
-from controller.policy.timeslices.rate_limits import RateLimits
-from controller.policy.timeslices.timeslice_policy import Directives, Pair, TimeslicePolicy
-from controller.policy.timeslices.xco import XCo
-from controller.policy.timeslices.xco_plus import AGED_SLICES, XCoPlus
-from sim.fabric_network import network_of
+from speedwell.controller.policy.errors import InvalidNetwork, UnknownNode
+from speedwell.controller.policy.network.graph import Network, Path
+from speedwell.controller.policy.timeslices.rate_limits import RateLimits
+from speedwell.controller.policy.timeslices.timeslice_policy import Directives, Pair, TimeslicePolicy
+from speedwell.controller.policy.timeslices.xco import XCo
+from speedwell.controller.policy.timeslices.xco_plus import AGED_SLICES, XCoPlus
+from speedwell.sim.fabric_network import network_of
+from speedwell.topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
 from tests.unit.policy.networks import join, network_with
-from topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
 
 GIGABIT, SLICE = 1e9, 0.01
 Make = Callable[[Network], TimeslicePolicy]

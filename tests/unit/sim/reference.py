@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sim.state import State, new_state
+from speedwell.sim.state import State, new_state
 
 _DIRECTORY = Path(__file__).resolve().parents[3].parent / "shared" / "reference"
 

@@ -6,12 +6,12 @@ from statistics import fmean
 
 import pytest
 
-from controller.policy.coflows.coflow import CoflowScheduler
-from controller.policy.coflows.coflow_comparators import Aalo, FairSharing, Rapier, Sincronia, Tailor, Varys
-from controller.policy.coflows.coflow_plus import CoflowPlus
-from controller.policy.network.graph import Network
-from sim.big_switch import run
-from sim.coflow_trace import Coflow, CoflowTrace, read_coflows
+from speedwell.controller.policy.coflows.coflow import CoflowScheduler
+from speedwell.controller.policy.coflows.coflow_comparators import Aalo, FairSharing, Rapier, Sincronia, Tailor, Varys
+from speedwell.controller.policy.coflows.coflow_plus import CoflowPlus
+from speedwell.controller.policy.network.graph import Network
+from speedwell.sim.big_switch import run
+from speedwell.sim.coflow_trace import Coflow, CoflowTrace, read_coflows
 from tests.unit.sim.reference import reference_file
 
 Make = Callable[[Network], CoflowScheduler]

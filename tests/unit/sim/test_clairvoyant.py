@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.clairvoyant import clairvoyant_mean_seconds
-from sim.simulation import Delays, Simulation
-from sim.workload import Read
-from topo.fabric import three_tier
+from speedwell.sim.clairvoyant import clairvoyant_mean_seconds
+from speedwell.sim.simulation import Delays, Simulation
+from speedwell.sim.workload import Read
+from speedwell.topo.fabric import three_tier
 
 MBPS = 1e6
 RATE = 100 * MBPS

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.class_shares import class_rates, ranked_rates
+from speedwell.sim.class_shares import class_rates, ranked_rates
 from tests.unit.sim.filling import max_min_rates
 
 INFINITE = float("inf")

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.policy.coflows.coflow import Coflow, CoflowFlow, CoflowScheduler
-from controller.policy.coflows.coflow_comparators import Aalo, FairSharing, Rapier, Sincronia, Tailor, Varys
-from controller.policy.coflows.coflow_plus import CoflowPlus
-from controller.policy.coflows.mincof import MinCOF
-from controller.policy.network.graph import Network
-from sim import coflow_bound
-from sim.coflow_bound import least_mean_seconds
-from sim.coflow_simulation import CoflowSimulation, Enforcement
-from sim.fabric_network import network_of
-from topo.fabric import spine_leaf
+from speedwell.controller.policy.coflows.coflow import Coflow, CoflowFlow, CoflowScheduler
+from speedwell.controller.policy.coflows.coflow_comparators import Aalo, FairSharing, Rapier, Sincronia, Tailor, Varys
+from speedwell.controller.policy.coflows.coflow_plus import CoflowPlus
+from speedwell.controller.policy.coflows.mincof import MinCOF
+from speedwell.controller.policy.network.graph import Network
+from speedwell.sim import coflow_bound
+from speedwell.sim.coflow_bound import least_mean_seconds
+from speedwell.sim.coflow_simulation import CoflowSimulation, Enforcement
+from speedwell.sim.fabric_network import network_of
+from speedwell.topo.fabric import spine_leaf
 
 HOST_BPS = 100e6
 POLICIES: list[Callable[[Network], CoflowScheduler]] = [

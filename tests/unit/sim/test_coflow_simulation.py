@@ -6,15 +6,15 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from controller.policy.coflows.coflow import Coflow, CoflowFlow, CoflowScheduler
-from controller.policy.coflows.coflow_comparators import FairSharing, Rapier, Sincronia, Tailor, Varys
-from controller.policy.coflows.mincof import MinCOF
-from sim.coflow_bound import least_mean_seconds
-from sim.coflow_simulation import CoflowSimulation, Enforcement
-from sim.coflow_workload import CoflowWorkload, generate
-from sim.errors import InvalidSetting, InvalidWorkload
-from sim.fabric_network import network_of
-from topo.fabric import spine_leaf
+from speedwell.controller.policy.coflows.coflow import Coflow, CoflowFlow, CoflowScheduler
+from speedwell.controller.policy.coflows.coflow_comparators import FairSharing, Rapier, Sincronia, Tailor, Varys
+from speedwell.controller.policy.coflows.mincof import MinCOF
+from speedwell.sim.coflow_bound import least_mean_seconds
+from speedwell.sim.coflow_simulation import CoflowSimulation, Enforcement
+from speedwell.sim.coflow_workload import CoflowWorkload, generate
+from speedwell.sim.errors import InvalidSetting, InvalidWorkload
+from speedwell.sim.fabric_network import network_of
+from speedwell.topo.fabric import spine_leaf
 
 
 def one_flow(name: str, source: str, destination: str, megabits: float, at: float = 0.0) -> Coflow:

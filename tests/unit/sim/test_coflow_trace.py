@@ -3,8 +3,8 @@ from statistics import fmean
 
 import pytest
 
-from sim.coflow_trace import Coflow, CoflowTrace, read_coflows, run_fair
-from sim.errors import InvalidWorkload
+from speedwell.sim.coflow_trace import Coflow, CoflowTrace, read_coflows, run_fair
+from speedwell.sim.errors import InvalidWorkload
 from tests.unit.sim.reference import reference_file
 
 FACEBOOK = "FB2010-1Hr-150-0.txt"

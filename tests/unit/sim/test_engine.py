@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from numba import njit
 
-from evaluation.results.engine import run_all
-from evaluation.results.results_file import ResultsFile
+from speedwell.evaluation.results.engine import run_all
+from speedwell.evaluation.results.results_file import ResultsFile
 
 SAID = "compiling the simulator: a minute or two, the first time only"
 

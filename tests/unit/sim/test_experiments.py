@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from evaluation import listing
-from evaluation.coflow_replay import experiment as coflows
-from evaluation.commands.experiment import experiment as command
-from evaluation.experiment import PAPERS, Choices, all_experiments, named
-from evaluation.replay import experiment as reads
-from evaluation.results.changes import changes_table
-from evaluation.results.output import Output
-from evaluation.results.page import write_page
-from evaluation.results.plot import MOST_BARS, looks_of, plot
-from evaluation.results.report import Layout, Measure, Row, rows_of, write_csv
-from evaluation.results.statistics import Estimate
-from sim.errors import InvalidSetting
+from speedwell.evaluation import listing
+from speedwell.evaluation.coflow_replay import experiment as coflows
+from speedwell.evaluation.commands.experiment import experiment as command
+from speedwell.evaluation.experiment import PAPERS, Choices, all_experiments, named
+from speedwell.evaluation.replay import experiment as reads
+from speedwell.evaluation.results.changes import changes_table
+from speedwell.evaluation.results.output import Output
+from speedwell.evaluation.results.page import write_page
+from speedwell.evaluation.results.plot import MOST_BARS, looks_of, plot
+from speedwell.evaluation.results.report import Layout, Measure, Row, rows_of, write_csv
+from speedwell.evaluation.results.statistics import Estimate
+from speedwell.sim.errors import InvalidSetting
 
 TRACE = Path("trace.txt")
 
@@ -174,7 +174,7 @@ def test_all_makes_its_page_without_what_could_not_run(tmp_path: Path, monkeypat
         if name != "mayflower-fig8":        # as without Java
             kept(next(each.directory for each in arguments if isinstance(each, Output)), name)
 
-    monkeypatch.setattr("evaluation.commands.experiment._run", run)
+    monkeypatch.setattr("speedwell.evaluation.commands.experiment._run", run)
     kept(tmp_path / "earlier", "mayflower-fig4")
     for name in ("mayflower-fig4", "mayflower-fig8"):
         (tmp_path / f"{name}.csv").write_text((tmp_path / "earlier" / "table.csv").read_text())
@@ -188,7 +188,7 @@ def test_all_makes_its_page_without_what_could_not_run(tmp_path: Path, monkeypat
 def test_what_ends_an_emulation_stops_its_fabric_though_emulate_is_not_named(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     handlers: list[Any] = []
-    monkeypatch.setattr("evaluation.replay.emulation.agreement",
+    monkeypatch.setattr("speedwell.evaluation.replay.emulation.agreement",
                         lambda *arguments: handlers.append(signal.getsignal(signal.SIGTERM)))
     before = signal.getsignal(signal.SIGTERM)
     try:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from sim.given_paths import completion_seconds
-from sim.workload import Read
-from topo.fabric import spine_leaf
+from speedwell.sim.given_paths import completion_seconds
+from speedwell.sim.workload import Read
+from speedwell.topo.fabric import spine_leaf
 
 FABRIC = spine_leaf(leaves=2, spines=2, hosts_per_leaf=2, host_bps=10e6, oversubscription=1.0)
 ACROSS = ["r0h0", "leaf0", "spine0", "leaf1", "r1h0"]

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim import kernel
-from sim.state import State, new_state, with_room
+from speedwell.sim import kernel
+from speedwell.sim.state import State, new_state, with_room
 from tests.unit.sim.filling import max_min_rates
 from tests.unit.sim.reference import simgrid_trace
 

@@ -8,10 +8,10 @@ from random import Random
 import numpy as np
 import pytest
 
-from controller.policy.metadata.blocks import walk
-from evaluation.experiment import Choices
-from evaluation.papers import metaflow
-from sim import metadata_simulation as metadata
+from speedwell.controller.policy.metadata.blocks import walk
+from speedwell.evaluation.experiment import Choices
+from speedwell.evaluation.papers import metaflow
+from speedwell.sim import metadata_simulation as metadata
 
 SERVERS = 64
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.on_time import clairvoyant_percentile_seconds
-from sim.workload import Read
+from speedwell.sim.on_time import clairvoyant_percentile_seconds
+from speedwell.sim.workload import Read
 
 HOSTS = ("a", "b", "c")
 

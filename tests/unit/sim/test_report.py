@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from evaluation.results.report import Layout, Measure, rows_of, tables_of, write_csv
+from speedwell.evaluation.results.report import Layout, Measure, rows_of, tables_of, write_csv
 
 LAYOUT = Layout(title="Times", x_label="x", claims=("a is best",), base="a",
                 measures=(Measure("mean_seconds", "mean, s"), Measure("p95_seconds", "95th percentile, s")),

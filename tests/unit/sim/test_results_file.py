@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.results.output import Output
-from evaluation.results.results_file import ResultsFile
-from sim.errors import InvalidSetting
+from speedwell.evaluation.results.output import Output
+from speedwell.evaluation.results.results_file import ResultsFile
+from speedwell.sim.errors import InvalidSetting
 
 OLD, NEW = {"task": {"seed": 1}, "mean": 1.0}, {"task": {"seed": 2}, "mean": 2.0}
 

@@ -3,12 +3,12 @@ from random import Random
 
 import pytest
 
-from controller.policy.errors import UnknownPolicy
-from sim.clairvoyant import clairvoyant_mean_seconds
-from sim.errors import InvalidSetting, InvalidWorkload, Overloaded
-from sim.simulation import Delays, Outcome, Simulation
-from sim.workload import Read, Workload, generate
-from topo.fabric import Fabric, three_tier
+from speedwell.controller.policy.errors import UnknownPolicy
+from speedwell.sim.clairvoyant import clairvoyant_mean_seconds
+from speedwell.sim.errors import InvalidSetting, InvalidWorkload, Overloaded
+from speedwell.sim.simulation import Delays, Outcome, Simulation
+from speedwell.sim.workload import Read, Workload, generate
+from speedwell.topo.fabric import Fabric, three_tier
 
 MBPS = 1e6
 FABRIC = three_tier(pods=2, racks_per_pod=2, hosts_per_rack=4, host_bps=100 * MBPS)

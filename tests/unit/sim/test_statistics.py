@@ -3,10 +3,10 @@ from random import Random
 
 import pytest
 
-from evaluation.experiment import Choices
-from evaluation.papers.mayflower import EXPERIMENTS
-from evaluation.results.report import Layout, rows_of
-from evaluation.results.statistics import mean_estimate, ratio_estimate
+from speedwell.evaluation.experiment import Choices
+from speedwell.evaluation.papers.mayflower import EXPERIMENTS
+from speedwell.evaluation.results.report import Layout, rows_of
+from speedwell.evaluation.results.statistics import mean_estimate, ratio_estimate
 
 
 def test_the_interval_of_a_mean_is_students() -> None:

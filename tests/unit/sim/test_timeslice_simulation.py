@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from evaluation.commands.experiment import experiment
-from evaluation.papers import xco
-from sim import shallow_switch as port
-from sim.timeslice_simulation import Conditions, Coordination, Setup, TimesliceSimulation, Traffic
+from speedwell.evaluation.commands.experiment import experiment
+from speedwell.evaluation.papers import xco
+from speedwell.sim import shallow_switch as port
+from speedwell.sim.timeslice_simulation import Conditions, Coordination, Setup, TimesliceSimulation, Traffic
 
 TCP, UDP = Traffic(port.BULK), Traffic(port.UDP)
 STRIPES = Setup(traffic=(Traffic(port.STRIPED, part=14),) * 8, frame_bytes=9000)

@@ -8,9 +8,21 @@ from random import Random
 import numpy as np
 import pytest
 
-from evaluation.papers.together import ALL, KINDS, NAMES, ON, SUBSETS, Point, Task, effects, fabric, load, run_task
-from sim.errors import Overloaded
-from sim.together import Messages, Systems, TogetherSimulation, Transfer
+from speedwell.evaluation.papers.together import (
+    ALL,
+    KINDS,
+    NAMES,
+    ON,
+    SUBSETS,
+    Point,
+    Task,
+    effects,
+    fabric,
+    load,
+    run_task,
+)
+from speedwell.sim.errors import Overloaded
+from speedwell.sim.together import Messages, Systems, TogetherSimulation, Transfer
 
 OFF = Systems("", "", "", "", "")
 POINT = Point(seconds=3.0)

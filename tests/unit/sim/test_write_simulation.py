@@ -6,15 +6,15 @@ from random import Random
 import numpy as np
 import pytest
 
-from controller.policy.placements.rack_aware import HdfsPlacement
-from controller.policy.placements.sinbad import Sinbad
-from controller.policy.placements.sinbad_plus import SinbadPlus
-from sim.coflow_trace import Coflow, CoflowTrace, FairRates, fair_rates, run_fair
-from sim.errors import InvalidWorkload
-from sim.fabric_network import network_of
-from sim.write_simulation import WriteSettings, WriteSimulation, Written
-from sim.write_workload import Writer, Writes, WriteWorkload, writes_of
-from topo.fabric import spine_leaf
+from speedwell.controller.policy.placements.rack_aware import HdfsPlacement
+from speedwell.controller.policy.placements.sinbad import Sinbad
+from speedwell.controller.policy.placements.sinbad_plus import SinbadPlus
+from speedwell.sim.coflow_trace import Coflow, CoflowTrace, FairRates, fair_rates, run_fair
+from speedwell.sim.errors import InvalidWorkload
+from speedwell.sim.fabric_network import network_of
+from speedwell.sim.write_simulation import WriteSettings, WriteSimulation, Written
+from speedwell.sim.write_workload import Writer, Writes, WriteWorkload, writes_of
+from speedwell.topo.fabric import spine_leaf
 
 RACKS, HOST_BPS, RACK_BPS = 4, 100e6, 100e6
 FABRIC = spine_leaf(leaves=RACKS, spines=1, hosts_per_leaf=4, host_bps=HOST_BPS, oversubscription=4.0)

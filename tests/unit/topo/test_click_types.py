@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from topo.click_types import HostPort
+from speedwell.topo.click_types import HostPort
 
 
 @pytest.mark.parametrize(("text", "least_port", "expected"), [

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 import requests
 
-from controller.tables.full_tables import FullTables
-from topo.emulation import discovery
-from topo.emulation.errors import NotDiscovered
-from topo.fabric import spine_leaf
+from speedwell.controller.tables.full_tables import FullTables
+from speedwell.topo.emulation import discovery
+from speedwell.topo.emulation.errors import NotDiscovered
+from speedwell.topo.fabric import spine_leaf
 
 FABRIC = spine_leaf(leaves=2, spines=1, hosts_per_leaf=1, host_bps=1e9)
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import wait_until
-from topo.emulation import (
+from speedwell.topo.emulation import (
     EmulationError,
     EmulationRunning,
     InvalidSettings,
@@ -22,8 +21,9 @@ from topo.emulation import (
     requirements,
     shaping,
 )
-from topo.emulation.reservation import Reservation
-from topo.fabric import fat_tree, spine_leaf
+from speedwell.topo.emulation.reservation import Reservation
+from speedwell.topo.fabric import fat_tree, spine_leaf
+from tests.waiting import wait_until
 
 CONTROLLER = ("10.255.0.1", 6653)
 
@@ -99,7 +99,7 @@ def test_machine_is_reserved_once_and_free_after_release(tmp_path: Path) -> None
 
 
 def test_reservation_after_a_killed_owner_kills_its_processes(tmp_path: Path) -> None:
-    code = ("import os; from pathlib import Path; from topo.emulation.reservation import Reservation; "
+    code = ("import os; from pathlib import Path; from speedwell.topo.emulation.reservation import Reservation; "
             f"print(Reservation('doomed', Path({str(tmp_path)!r})).marker, flush=True); os.kill(os.getpid(), 9)")
     marker = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False,
                             cwd=Path(__file__).parents[3]).stdout.strip()
@@ -135,7 +135,7 @@ def test_root_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("name", "parameters"), [("three-tier", {"pods": 0}), ("fat-tree", {"k": 3}),
                                                   ("spine-leaf", {"leaves": -1})])
 def test_topologies_for_mn_refuse_impossible_fabrics_before_they_make_anything(name: str, parameters: dict) -> None:
-    from topo.emulation.mn import topos
+    from speedwell.topo.emulation.mn import topos
 
     with pytest.raises(SystemExit, match=r"^mn: (pods|k|leaves): "):
         topos[name](**parameters)

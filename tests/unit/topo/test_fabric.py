@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topo.fabric import Fabric, InvalidFabric, Link, UnknownNode, fat_tree, spine_leaf, three_tier
-from topo.fabric.addresses import MACHINE_ADDRESS
+from speedwell.topo.fabric import Fabric, InvalidFabric, Link, UnknownNode, fat_tree, spine_leaf, three_tier
+from speedwell.topo.fabric.addresses import MACHINE_ADDRESS
 
 ratios = st.floats(min_value=0.25, max_value=16)
 rates_bps = st.integers(min_value=1_000_000, max_value=10**11)

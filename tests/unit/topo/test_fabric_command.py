@@ -4,9 +4,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from topo.cli import fabric
-from topo.emulation import InvalidSettings
-from topo.fabric import Fabric, InvalidFabric, fat_tree, spine_leaf, three_tier
+from speedwell.topo.cli import fabric
+from speedwell.topo.emulation import InvalidSettings
+from speedwell.topo.fabric import Fabric, InvalidFabric, fat_tree, spine_leaf, three_tier
 
 
 @pytest.mark.parametrize(("arguments", "expected"), [

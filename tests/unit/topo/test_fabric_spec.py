@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from evaluation.commands.simulate import simulate
-from topo.cli import fabric
-from topo.fabric import Fabric, InvalidFabric, fat_tree, spine_leaf, three_tier
-from topo.fabric_spec import PARAMETERS, parse_fabric
+from speedwell.evaluation.commands.simulate import simulate
+from speedwell.topo.cli import fabric
+from speedwell.topo.fabric import Fabric, InvalidFabric, fat_tree, spine_leaf, three_tier
+from speedwell.topo.fabric_spec import PARAMETERS, parse_fabric
 
 ONES = {name: "1" for names in PARAMETERS.values() for name in names} | {"k": "2"}
 
@@ -37,7 +37,7 @@ def test_a_parameter_that_is_given_twice_is_refused_by_name(words: str) -> None:
 
 @pytest.mark.parametrize("family", PARAMETERS)
 def test_every_command_takes_a_fabric_in_each_form_with_the_same_parameters(family: str, tmp_path: Path) -> None:
-    from topo.emulation.mn import topos  # Mininet takes a second to import
+    from speedwell.topo.emulation.mn import topos  # Mininet takes a second to import
 
     names = PARAMETERS[family]
     spec = ",".join([family, *(f"{name}={ONES[name]}" for name in names)])

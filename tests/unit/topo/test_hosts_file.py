@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from controller.topology.host_names import read_host_names
-from topo.fabric import three_tier
-from topo.fabric.hosts_file import hosts_file
-from topo.fabric.machine import with_machine
+from speedwell.controller.topology.host_names import read_host_names
+from speedwell.topo.fabric import three_tier
+from speedwell.topo.fabric.hosts_file import hosts_file
+from speedwell.topo.fabric.machine import with_machine
 
 
 def test_every_node_has_its_name_and_no_name_stands_twice(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from topo.fabric import InvalidFabric, spine_leaf, three_tier
-from topo.fabric.machine import NAME, with_machine
+from speedwell.topo.fabric import InvalidFabric, spine_leaf, three_tier
+from speedwell.topo.fabric.machine import NAME, with_machine
 
 FABRIC = three_tier(pods=2, racks_per_pod=1, hosts_per_rack=2)
 

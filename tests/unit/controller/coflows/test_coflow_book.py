@@ -7,16 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
-from coflow.report import Flow, FlowReport
-from controller.coflows import book as coflow_book
-from controller.coflows.book import LIE_SLACK_BYTES, CoflowBook
-from controller.coflows.planning import CoflowPlanner
-from controller.policy.coflows.coflow import CoflowScheduler, ServiceClass
-from controller.policy.coflows.coflow_comparators import Varys
-from controller.policy.coflows.coflow_plus import CoflowPlus
-from controller.policy.coflows.mincof import MinCOF
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.graph import Network
+from speedwell.coflow.report import Flow, FlowReport
+from speedwell.controller.coflows import book as coflow_book
+from speedwell.controller.coflows.book import LIE_SLACK_BYTES, CoflowBook
+from speedwell.controller.coflows.planning import CoflowPlanner
+from speedwell.controller.policy.coflows.coflow import CoflowScheduler, ServiceClass
+from speedwell.controller.policy.coflows.coflow_comparators import Varys
+from speedwell.controller.policy.coflows.coflow_plus import CoflowPlus
+from speedwell.controller.policy.coflows.mincof import MinCOF
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.graph import Network
 
 EXPIRY_SECONDS, STALL_SECONDS = 5.0, 15.0
 HOSTS = ("10.0.0.1", "10.0.0.2", "10.0.1.1", "10.0.1.2")

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coflow.report import Flow, FlowReport
-from controller.coflows.book import MAX_LOST, CoflowBook
-from controller.coflows.planning import CoflowPlanner
-from controller.coflows.policies import make_scheduler
-from controller.policy.coflows.coflow import Assignment
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.graph import Network
-from controller.policy.registry import POLICIES, Kind
+from speedwell.coflow.report import Flow, FlowReport
+from speedwell.controller.coflows.book import MAX_LOST, CoflowBook
+from speedwell.controller.coflows.planning import CoflowPlanner
+from speedwell.controller.coflows.policies import make_scheduler
+from speedwell.controller.policy.coflows.coflow import Assignment
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.graph import Network
+from speedwell.controller.policy.registry import POLICIES, Kind
 from tests.unit.policy.networks import join, network_with
 
 EXPIRY_SECONDS, STALL_SECONDS = 5.0, 15.0

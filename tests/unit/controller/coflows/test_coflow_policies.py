@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from coflow.report import Flow, FlowReport
-from controller.errors import InvalidSettings
-from controller.policy.network.traffic_classes import SLICES
-from controller.settings import load_settings
+from speedwell.coflow.report import Flow, FlowReport
+from speedwell.controller.errors import InvalidSettings
+from speedwell.controller.policy.network.traffic_classes import SLICES
+from speedwell.controller.settings import load_settings
 from tests.unit.controller.in_process import Controller
 
 PLAY = """
 from numba.core.dispatcher import Dispatcher
-from controller.coflows.policies import compile_policy, make_scheduler
-from controller.policy.coflows import checked_kernels, coflow_kernels, coflow_order
-from controller.policy.coflows.coflow import Coflow, CoflowFlow
-from controller.policy.registry import POLICIES, Kind
-from sim.fabric_network import network_of
-from topo.fabric import spine_leaf
+from speedwell.controller.coflows.policies import compile_policy, make_scheduler
+from speedwell.controller.policy.coflows import checked_kernels, coflow_kernels, coflow_order
+from speedwell.controller.policy.coflows.coflow import Coflow, CoflowFlow
+from speedwell.controller.policy.registry import POLICIES, Kind
+from speedwell.sim.fabric_network import network_of
+from speedwell.topo.fabric import spine_leaf
 
 kernels = [each for module in (checked_kernels, coflow_kernels, coflow_order) for each in vars(module).values()
            if isinstance(each, Dispatcher)]

@@ -11,21 +11,21 @@ from typing import Any
 import eventlet
 import pytest
 
-from coflow.report import Flow, FlowReport, Report, encode
-from controller.coflows.api import CoflowsApi
-from controller.coflows.app import Coflows
-from controller.counters.poller import EventMeasured
-from controller.errors import InvalidSettings
-from controller.loops import Loops
-from controller.policy.coflows.live_coflows import TableScheduler
-from controller.policy.network.five_tuple import FiveTuple
-from controller.rest import RestApplication
-from controller.services import Services
-from controller.settings import Settings
-from controller.switches.entries import ToGroup
-from controller.tables.meters import meter_for, own_range
-from controller.topology.events import EventLinkChanged, EventSwitchChanged
-from controller.topology.state import NetworkState
+from speedwell.coflow.report import Flow, FlowReport, Report, encode
+from speedwell.controller.coflows.api import CoflowsApi
+from speedwell.controller.coflows.app import Coflows
+from speedwell.controller.counters.poller import EventMeasured
+from speedwell.controller.errors import InvalidSettings
+from speedwell.controller.loops import Loops
+from speedwell.controller.policy.coflows.live_coflows import TableScheduler
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.rest import RestApplication
+from speedwell.controller.services import Services
+from speedwell.controller.settings import Settings
+from speedwell.controller.switches.entries import ToGroup
+from speedwell.controller.tables.meters import meter_for, own_range
+from speedwell.controller.topology.events import EventLinkChanged, EventSwitchChanged
+from speedwell.controller.topology.state import NetworkState
 from tests.unit.controller.coflow_site import KEY, LIFETIME_SECONDS, MB, ONE, Site
 from tests.unit.controller.forwarding_world import DESTINATION, SOURCE
 from tests.unit.controller.simulated_time import run_simulated

@@ -9,9 +9,9 @@ from typing import Any
 import eventlet
 import pytest
 
-from coflow.report import Flow, FlowReport, Report, encode
-from controller.policy.registry import POLICIES, Kind
-from controller.topology.events import EventHostChanged
+from speedwell.coflow.report import Flow, FlowReport, Report, encode
+from speedwell.controller.policy.registry import POLICIES, Kind
+from speedwell.controller.topology.events import EventHostChanged
 from tests.unit.controller.coflow_site import KEY, LIFETIME_SECONDS, MB, Site
 from tests.unit.controller.forwarding_world import DESTINATION
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated

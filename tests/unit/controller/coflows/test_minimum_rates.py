@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from controller.coflows.minimum_rates import with_minimum_rates
-from controller.policy.coflows.coflow import Assignment, ServiceClass
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.graph import Network
+from speedwell.controller.coflows.minimum_rates import with_minimum_rates
+from speedwell.controller.policy.coflows.coflow import Assignment, ServiceClass
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.graph import Network
 
 LINK_BPS, LEAST_BPS = 20e6, 64e3
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.counters.measurements import HEADER_BYTES, Counter, FlowCounters, Measurements
+from speedwell.controller.counters.measurements import HEADER_BYTES, Counter, FlowCounters, Measurements
 
 
 def read_all(counter: Counter, readings: list[tuple[float, int]]) -> Counter:

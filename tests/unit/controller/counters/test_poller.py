@@ -10,11 +10,11 @@ from typing import Any
 import eventlet
 import pytest
 
-from controller.counters.measurements import StatsRequest
-from controller.counters.poller import LOST_AFTER_INTERVALS, EventMeasured, Poller
-from controller.loops import Loops
-from controller.services import Services
-from controller.switches.transactions import Confirmations
+from speedwell.controller.counters.measurements import StatsRequest
+from speedwell.controller.counters.poller import LOST_AFTER_INTERVALS, EventMeasured, Poller
+from speedwell.controller.loops import Loops
+from speedwell.controller.services import Services
+from speedwell.controller.switches.transactions import Confirmations
 from tests.unit.controller.in_process import AGGREGATIONS, EDGES, Controller
 
 ofproto = importlib.import_module("ryu.ofproto.ofproto_v1_3")

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from controller.errors import UnknownHost
-from controller.metadata.app import RESERVED, Metadata
-from controller.metadata.book import MetadataBook, MetadataServerRefused, Server
-from controller.metadata.metrics import MetadataMetrics
+from speedwell.controller.errors import UnknownHost
+from speedwell.controller.metadata.app import RESERVED, Metadata
+from speedwell.controller.metadata.book import MetadataBook, MetadataServerRefused, Server
+from speedwell.controller.metadata.metrics import MetadataMetrics
 
 
 class Hosts:

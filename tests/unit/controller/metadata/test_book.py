@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from controller.metadata.book import (
+from speedwell.controller.metadata.book import (
     MetadataBook,
     MetadataServerRefused,
     Phase,
@@ -17,9 +17,9 @@ from controller.metadata.book import (
     Transfer,
     UnknownMetadataServer,
 )
-from controller.policy.errors import NoIdleServer, TableFull
-from controller.policy.metadata.blocks import SPACE, runs, size
-from controller.policy.network.prefixes import Prefix
+from speedwell.controller.policy.errors import NoIdleServer, TableFull
+from speedwell.controller.policy.metadata.blocks import SPACE, runs, size
+from speedwell.controller.policy.network.prefixes import Prefix
 
 
 class Cluster:

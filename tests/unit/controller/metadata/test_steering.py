@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from controller.metadata.steering import NUMBER, TABLE, Steering
-from controller.policy.metadata.blocks import nodes_above
-from controller.policy.metadata.layout import lay_out
-from controller.policy.network.prefixes import Prefix
-from controller.tables.entries import dotted
+from speedwell.controller.metadata.steering import NUMBER, TABLE, Steering
+from speedwell.controller.policy.metadata.blocks import nodes_above
+from speedwell.controller.policy.metadata.layout import lay_out
+from speedwell.controller.policy.network.prefixes import Prefix
+from speedwell.controller.tables.entries import dotted
+from speedwell.topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
 from tests.unit.controller.fake_switch import Packet
 from tests.unit.controller.forwarding_run import Run
-from topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
 
 FABRICS: list[Fabric] = [
     three_tier(pods=2, racks_per_pod=2, hosts_per_rack=2, aggregations_per_pod=2, cores=2),

@@ -8,12 +8,12 @@ from typing import Any
 import eventlet
 import pytest
 
-from controller.loops import Loops
-from controller.page import viewers
-from controller.page.app import HISTORY_EVERY, WebPage
-from controller.page.viewers import TooManyViewers, Viewers
-from controller.rest.http import Request, response
-from controller.services import Services
+from speedwell.controller.loops import Loops
+from speedwell.controller.page import viewers
+from speedwell.controller.page.app import HISTORY_EVERY, WebPage
+from speedwell.controller.page.viewers import TooManyViewers, Viewers
+from speedwell.controller.rest.http import Request, response
+from speedwell.controller.services import Services
 from tests.unit.controller.in_process import AGGREGATIONS, CAPACITY_BPS, EDGES, Controller, NothingMore, read_of
 
 

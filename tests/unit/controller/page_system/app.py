@@ -2,18 +2,18 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from controller.application import Application
-from controller.counters.measurements import Measurements, StatsRequest
-from controller.rest import RestApplication
-from controller.rest.fields import OutputModel
-from controller.rest.routes import route
-from controller.services import Services
-from controller.switches.entries import ETH_IPV4, IP_UDP, FlowEntry, match
-from controller.switches.layout import Table
-from controller.switches.openflow import flow_stats_request
-from controller.tables.forwarding import Forwarding
-from controller.tables.registry import OwnedTable
-from controller.topology.state import NetworkState
+from speedwell.controller.application import Application
+from speedwell.controller.counters.measurements import Measurements, StatsRequest
+from speedwell.controller.rest import RestApplication
+from speedwell.controller.rest.fields import OutputModel
+from speedwell.controller.rest.routes import route
+from speedwell.controller.services import Services
+from speedwell.controller.switches.entries import ETH_IPV4, IP_UDP, FlowEntry, match
+from speedwell.controller.switches.layout import Table
+from speedwell.controller.switches.openflow import flow_stats_request
+from speedwell.controller.tables.forwarding import Forwarding
+from speedwell.controller.tables.registry import OwnedTable
+from speedwell.controller.topology.state import NetworkState
 
 PAGE_TABLE = OwnedTable("page", number=30, cookie=0x5730 << 48)
 UDP_PORT, PRIORITY = 5005, 100

@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 
-from controller.policy.reads.selection_request import Replica, SelectionRequest
-from controller.policy.registry import Kind, Policy
+from speedwell.controller.policy.reads.selection_request import Replica, SelectionRequest
+from speedwell.controller.policy.registry import Kind, Policy
 
 
 class FirstNamed:

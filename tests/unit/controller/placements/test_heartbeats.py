@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coflow.host_heartbeat import HostHeartbeat, encode
-from controller.counters.host_heartbeats import ALLOWED_SKEW_SECONDS, MAX_SENDERS, MOST_OF_CAPACITY
-from controller.counters.poller import EventMeasured
-from controller.errors import InvalidSettings
-from controller.settings import load_settings
+from speedwell.coflow.host_heartbeat import HostHeartbeat, encode
+from speedwell.controller.counters.host_heartbeats import ALLOWED_SKEW_SECONDS, MAX_SENDERS, MOST_OF_CAPACITY
+from speedwell.controller.counters.poller import EventMeasured
+from speedwell.controller.errors import InvalidSettings
+from speedwell.controller.settings import load_settings
 from tests.unit.controller.in_process import CAPACITY_BPS, HOSTS, Controller
 
 KEY = b"k" * 32

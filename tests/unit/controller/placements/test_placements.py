@@ -9,13 +9,13 @@ from typing import Any
 import eventlet
 import pytest
 
-from controller.counters.poller import EventMeasured
-from controller.errors import InvalidSettings
-from controller.loops import TURN_SECONDS
-from controller.placements import api, app, book
-from controller.policy.placements.rack_aware import RackAware
-from controller.policy.placements.request import Placement, PlacementRequest
-from controller.settings import load_settings
+from speedwell.controller.counters.poller import EventMeasured
+from speedwell.controller.errors import InvalidSettings
+from speedwell.controller.loops import TURN_SECONDS
+from speedwell.controller.placements import api, app, book
+from speedwell.controller.policy.placements.rack_aware import RackAware
+from speedwell.controller.policy.placements.request import Placement, PlacementRequest
+from speedwell.controller.settings import load_settings
 from tests.unit.controller.in_process import CAPACITY_BPS, HOSTS, Controller
 
 WRITER = "10.0.0.1"

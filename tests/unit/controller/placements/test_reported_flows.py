@@ -10,9 +10,9 @@ from typing import Any
 import eventlet
 import pytest
 
-from coflow.report import Flow, FlowReport, Report, encode
-from controller.counters.poller import EventMeasured
-from controller.policy.network.five_tuple import TCP, FiveTuple
+from speedwell.coflow.report import Flow, FlowReport, Report, encode
+from speedwell.controller.counters.poller import EventMeasured
+from speedwell.controller.policy.network.five_tuple import TCP, FiveTuple
 from tests.unit.controller.in_process import CAPACITY_BPS, HOSTS, Controller, read_of
 
 KEY = b"k" * 32

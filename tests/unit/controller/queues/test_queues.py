@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from controller.policy.network.traffic_classes import MINCOF_QUEUES, PRIORITY_QUEUES, class_of_priority
-from controller.queues.api import PortState
-from controller.queues.port_queues import PortQueues, changes, queues_of, wanted_settings
-from controller.switches.entries import SetQueue, match
-from controller.switches.layout import Table
-from controller.switches.ovsdb import Database, DatabaseRefused, DatabaseUnreachable, transact
-from controller.tables.plan import TablePlanner
-from controller.topology.events import EventSwitchChanged
-from controller.topology.state import NetworkState
+from speedwell.controller.policy.network.traffic_classes import MINCOF_QUEUES, PRIORITY_QUEUES, class_of_priority
+from speedwell.controller.queues.api import PortState
+from speedwell.controller.queues.port_queues import PortQueues, changes, queues_of, wanted_settings
+from speedwell.controller.switches.entries import SetQueue, match
+from speedwell.controller.switches.layout import Table
+from speedwell.controller.switches.ovsdb import Database, DatabaseRefused, DatabaseUnreachable, transact
+from speedwell.controller.tables.plan import TablePlanner
+from speedwell.controller.topology.events import EventSwitchChanged
+from speedwell.controller.topology.state import NetworkState
+from speedwell.topo.fabric import spine_leaf
 from tests.unit.controller.fake_switch import FakeNetwork
 from tests.unit.controller.in_process import AGGREGATIONS, EDGES, Controller
-from topo.fabric import spine_leaf
 
 DPID = "0000000000010001"
 RATE_BPS = 20_000_000
@@ -108,8 +108,8 @@ def test_a_port_whose_rate_no_port_can_have_is_left_alone_and_told(
     found["Port"].append({"_uuid": ["uuid", "well"], "interfaces": ["uuid", "eth3"], "qos": ["set", []]})
     found["Interface"].append({"_uuid": ["uuid", "eth3"], "name": "eth3", "ofport": 3, "mtu": 10**30})
     written: list[Any] = []
-    monkeypatch.setattr("controller.queues.app.read_tables", lambda *_: found)
-    monkeypatch.setattr("controller.queues.app.transact", lambda *arguments: written.append(arguments[1]))
+    monkeypatch.setattr("speedwell.controller.queues.app.read_tables", lambda *_: found)
+    monkeypatch.setattr("speedwell.controller.queues.app.transact", lambda *arguments: written.append(arguments[1]))
     controller.queues._slice(EDGES[0])
     [operations] = written
     assert [operation["where"] for operation in operations if operation["table"] == "Port"] == [
@@ -218,10 +218,10 @@ def test_a_switch_or_a_link_that_goes_while_its_database_is_asked_leaves_nothing
         raise DatabaseUnreachable("it is gone")
 
     for looks in (link_goes, switch_goes):
-        monkeypatch.setattr("controller.queues.app.read_tables", looks)
+        monkeypatch.setattr("speedwell.controller.queues.app.read_tables", looks)
         queues._slice(EDGES[0])
         assert all(key in state.links for key in queues.ports)
     assert queues.ports == {}
-    monkeypatch.setattr("controller.queues.app.read_tables", lambda *_: pytest.fail("it is not connected"))
+    monkeypatch.setattr("speedwell.controller.queues.app.read_tables", lambda *_: pytest.fail("it is not connected"))
     queues._slice(EDGES[0])
     queues._slice("00000000000000ff")

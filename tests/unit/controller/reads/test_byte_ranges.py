@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.reads.byte_ranges import ALIGNMENT_BYTES, byte_ranges
+from speedwell.controller.reads.byte_ranges import ALIGNMENT_BYTES, byte_ranges
 
 SIZES = st.lists(st.floats(1e-3, 1e12), min_size=1, max_size=8)
 

@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from controller.policy.network.five_tuple import TCP, FiveTuple
-from controller.policy.network.graph import Network, Path
-from controller.policy.reads.selection import Selector
-from controller.reads.book import Read, ReadPart
-from controller.reads.chains import Chains
+from speedwell.controller.policy.network.five_tuple import TCP, FiveTuple
+from speedwell.controller.policy.network.graph import Network, Path
+from speedwell.controller.policy.reads.selection import Selector
+from speedwell.controller.reads.book import Read, ReadPart
+from speedwell.controller.reads.chains import Chains
 
 BPS = 8e6
 

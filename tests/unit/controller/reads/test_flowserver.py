@@ -6,18 +6,18 @@ from typing import Any
 import eventlet
 import pytest
 
-from controller.coflows.api import CLAIMANT as COFLOWS
-from controller.counters.poller import EventMeasured
-from controller.errors import NoSuchPath, SwitchGone, SwitchRefused, UnknownHost
-from controller.policy.reads.selection_request import Replica
-from controller.reads import app as module
-from controller.reads import replica_search
-from controller.reads.book import Read, ReadPart, ReadRequest, UnknownRead
-from controller.reads.scheduler import CLAIMANT, EXPIRY_SLACK_SECONDS, LOCAL_READ_SECONDS, MAX_LOCAL_READS
-from controller.tables.events import AffectedPath, EventFlowsEnded, EventFlowsMoved, EventPathsChanged
-from controller.tables.flow_records import Claim, Claimant
-from controller.topology.events import EventHostChanged
-from controller.topology.state import HostLocation
+from speedwell.controller.coflows.api import CLAIMANT as COFLOWS
+from speedwell.controller.counters.poller import EventMeasured
+from speedwell.controller.errors import NoSuchPath, SwitchGone, SwitchRefused, UnknownHost
+from speedwell.controller.policy.reads.selection_request import Replica
+from speedwell.controller.reads import app as module
+from speedwell.controller.reads import replica_search
+from speedwell.controller.reads.book import Read, ReadPart, ReadRequest, UnknownRead
+from speedwell.controller.reads.scheduler import CLAIMANT, EXPIRY_SLACK_SECONDS, LOCAL_READ_SECONDS, MAX_LOCAL_READS
+from speedwell.controller.tables.events import AffectedPath, EventFlowsEnded, EventFlowsMoved, EventPathsChanged
+from speedwell.controller.tables.flow_records import Claim, Claimant
+from speedwell.controller.topology.events import EventHostChanged
+from speedwell.controller.topology.state import HostLocation
 from tests.unit.controller.in_process import AGGREGATIONS, EDGES, HOSTS, Controller, clocked, read_of
 
 SOURCE, CLIENT = "10.0.0.1", "10.0.1.1"
@@ -99,7 +99,7 @@ def test_refused_read_leaves_nothing_behind(controller: Controller, failure: Exc
 def test_read_that_cannot_be_told_leaves_nothing_behind(
         controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("controller.reads.models.PlacedPart", lambda **_: 1 / 0)
+        patch.setattr("speedwell.controller.reads.models.PlacedPart", lambda **_: 1 / 0)
         assert controller.ask("POST", "/v1/reads", read_of()).status_int == 500
     assert len(controller.reads) == 0 and controller.tables.entries == {}
     assert controller.ask("POST", "/v1/reads", read_of()).status_int == 201

@@ -3,10 +3,10 @@
 import eventlet
 import pytest
 
-from controller.errors import NoSuchPath, SwitchGone, SwitchRefused
-from controller.policy.reads.selection_request import Replica
-from controller.reads.book import Read, ReadRequest, UnknownPart, UnknownRead
-from controller.reads.byte_ranges import ALIGNMENT_BYTES
+from speedwell.controller.errors import NoSuchPath, SwitchGone, SwitchRefused
+from speedwell.controller.policy.reads.selection_request import Replica
+from speedwell.controller.reads.book import Read, ReadRequest, UnknownPart, UnknownRead
+from speedwell.controller.reads.byte_ranges import ALIGNMENT_BYTES
 from tests.unit.controller.in_process import CAPACITY_BPS, EDGES, Controller, clocked
 from tests.unit.controller.reads.test_flowserver import agree, idled_out, measured
 

@@ -6,11 +6,11 @@ from typing import Any
 import eventlet
 import pytest
 
-from controller.errors import InvalidSettings, SwitchRefused
-from controller.policy.reads.selection_request import Replica
-from controller.reads import read_divisions
-from controller.reads.book import Read, ReadRequest, TooManyWaiting, UnknownRead
-from controller.settings import load_settings
+from speedwell.controller.errors import InvalidSettings, SwitchRefused
+from speedwell.controller.policy.reads.selection_request import Replica
+from speedwell.controller.reads import read_divisions
+from speedwell.controller.reads.book import Read, ReadRequest, TooManyWaiting, UnknownRead
+from speedwell.controller.settings import load_settings
 from tests.unit.controller.in_process import EDGES, HOSTS, Controller, clocked, read_of
 from tests.unit.controller.reads.test_flowserver import agree, idled_out, measured
 

@@ -11,22 +11,22 @@ from typing import Any, NamedTuple
 import eventlet
 import pytest
 
-from coflow.report import Flow, FlowReport, Report, encode
-from controller.counters.poller import EventMeasured
-from controller.loops import Loops
-from controller.policy.coflows.live_coflows import TableScheduler
-from controller.policy.network.graph import Network, Path
-from controller.policy.reads.selection import PLUS
-from controller.policy.reads.selection_request import Replica
-from controller.policy.registry import POLICIES, Kind
-from controller.reads import app as reads_app
-from controller.reads import read_divisions, scheduler
-from controller.reads.app import Flowserver
-from controller.reads.book import Read, ReadPart, ReadRequest
-from controller.rest import RestApplication
-from controller.services import Services
-from controller.tables.events import EventFlowsEnded, EventFlowsMoved, EventPathsChanged
-from controller.topology.events import EventLinkChanged
+from speedwell.coflow.report import Flow, FlowReport, Report, encode
+from speedwell.controller.counters.poller import EventMeasured
+from speedwell.controller.loops import Loops
+from speedwell.controller.policy.coflows.live_coflows import TableScheduler
+from speedwell.controller.policy.network.graph import Network, Path
+from speedwell.controller.policy.reads.selection import PLUS
+from speedwell.controller.policy.reads.selection_request import Replica
+from speedwell.controller.policy.registry import POLICIES, Kind
+from speedwell.controller.reads import app as reads_app
+from speedwell.controller.reads import read_divisions, scheduler
+from speedwell.controller.reads.app import Flowserver
+from speedwell.controller.reads.book import Read, ReadPart, ReadRequest
+from speedwell.controller.rest import RestApplication
+from speedwell.controller.services import Services
+from speedwell.controller.tables.events import EventFlowsEnded, EventFlowsMoved, EventPathsChanged
+from speedwell.controller.topology.events import EventLinkChanged
 from tests.unit.controller.coflow_site import KEY, Site
 from tests.unit.controller.forwarding_world import DESTINATION, SOURCE
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated

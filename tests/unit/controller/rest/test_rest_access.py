@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from controller.rest.access import ALLOWED, EVERYBODY
-from fs.identity import bearer, files
-from fs.identity.authority import VALIDITY_SECONDS, Authority
-from fs.identity.bundle import LOOK_SECONDS
-from fs.identity.roles import CONTROLLER, DATASERVER, OPERATOR, READER, ROLES
-from fs.rates import REFUSED_BURST, REFUSED_PER_SECOND
+from speedwell.controller.rest.access import ALLOWED, EVERYBODY
+from speedwell.fs.identity import bearer, files
+from speedwell.fs.identity.authority import VALIDITY_SECONDS, Authority
+from speedwell.fs.identity.bundle import LOOK_SECONDS
+from speedwell.fs.identity.roles import CONTROLLER, DATASERVER, OPERATOR, READER, ROLES
+from speedwell.fs.rates import REFUSED_BURST, REFUSED_PER_SECOND
 from tests.unit.controller.controller_process import Process, controller_process
 from tests.waiting import wait_until
 

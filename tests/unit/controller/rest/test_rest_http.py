@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.rest import http as wire
-from controller.rest import server
-from controller.rest.access import COOKIE, Access, NotAuthenticated
-from controller.rest.http import Request, response
-from controller.rest.problems import HttpProblem
-from fs.identity import bearer
-from fs.identity.authority import Authority
-from fs.identity.bundle import Identity
-from fs.identity.roles import CONTROLLER
+from speedwell.controller.rest import http as wire
+from speedwell.controller.rest import server
+from speedwell.controller.rest.access import COOKIE, Access, NotAuthenticated
+from speedwell.controller.rest.http import Request, response
+from speedwell.controller.rest.problems import HttpProblem
+from speedwell.fs.identity import bearer
+from speedwell.fs.identity.authority import Authority
+from speedwell.fs.identity.bundle import Identity
+from speedwell.fs.identity.roles import CONTROLLER
 from tests.unit.controller.in_process import NothingMore
 from tests.unit.controller.rest.test_rest_plumbing import GOOD, Served, served
 

@@ -11,7 +11,7 @@ from tests.unit.controller.in_process import AGGREGATIONS, CAPACITY_BPS, EDGES, 
 
 ofproto_v1_3 = importlib.import_module("ryu.ofproto.ofproto_v1_3")
 ofproto_v1_3_parser = importlib.import_module("ryu.ofproto.ofproto_v1_3_parser")
-# Ryu's own classes; Ryu is importable only once `controller.application` is.
+# Ryu's own classes; Ryu is importable only once `speedwell.controller.application` is.
 ryu_topology = importlib.import_module("ryu.topology.switches")
 
 

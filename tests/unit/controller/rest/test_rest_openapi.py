@@ -9,8 +9,8 @@ import openapi_spec_validator
 import pytest
 from webob import Response
 
-from coflow.report import Flow, FlowReport
-from controller.errors import (
+from speedwell.coflow.report import Flow, FlowReport
+from speedwell.controller.errors import (
     ControllerError,
     NoSuchPath,
     SwitchGone,

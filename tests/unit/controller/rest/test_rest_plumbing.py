@@ -11,12 +11,12 @@ import eventlet
 import pytest
 from pydantic import Field
 
-from controller.loops import Loops
-from controller.rest import PlainText, RestApplication, route
-from controller.rest.fields import DpidInput, InputModel, Ipv4, OutputModel, Port, parse_dpid
-from controller.rest.http import MAX_BODY_BYTES
-from controller.rest.problems import HttpProblem
-from controller.rest.server import listen, serve
+from speedwell.controller.loops import Loops
+from speedwell.controller.rest import PlainText, RestApplication, route
+from speedwell.controller.rest.fields import DpidInput, InputModel, Ipv4, OutputModel, Port, parse_dpid
+from speedwell.controller.rest.http import MAX_BODY_BYTES
+from speedwell.controller.rest.problems import HttpProblem
+from speedwell.controller.rest.server import listen, serve
 
 
 class Address(InputModel):

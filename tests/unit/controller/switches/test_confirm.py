@@ -10,12 +10,12 @@ import eventlet
 import pytest
 from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
 
-from controller.errors import SwitchGone, SwitchRefused, SwitchTimedOut
-from controller.loops import Loops
-from controller.switches.openflow import flow_add
-from controller.switches.transactions import Confirmations, asked, confirmed, confirmed_on_all
-from controller.tables.entries import STATIC_ENTRIES
-from controller.tables.flow_installer import METER_TROUBLE, OUT_OF_METERS
+from speedwell.controller.errors import SwitchGone, SwitchRefused, SwitchTimedOut
+from speedwell.controller.loops import Loops
+from speedwell.controller.switches.openflow import flow_add
+from speedwell.controller.switches.transactions import Confirmations, asked, confirmed, confirmed_on_all
+from speedwell.controller.tables.entries import STATIC_ENTRIES
+from speedwell.controller.tables.flow_installer import METER_TROUBLE, OUT_OF_METERS
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
 
 

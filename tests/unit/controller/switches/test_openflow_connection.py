@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from ryu.lib import hub
 from ryu.ofproto import ofproto_parser, ofproto_v1_3
 
-from controller.application import Datapath
-from controller.errors import SwitchTimedOut
-from controller.loops import Loops
-from controller.switches.connection import MAX_PORTS, SEND_SECONDS, SwitchConnection, hand_over
-from controller.switches.shapes import BadMessage, check
+from speedwell.controller.application import Datapath
+from speedwell.controller.errors import SwitchTimedOut
+from speedwell.controller.loops import Loops
+from speedwell.controller.switches.connection import MAX_PORTS, SEND_SECONDS, SwitchConnection, hand_over
+from speedwell.controller.switches.shapes import BadMessage, check
 from tests.unit.controller.controller_process import Process, controller_process
 from tests.unit.controller.fake_switch import FakeDatapath
 from tests.unit.controller.openflow_peer import HEADER, Peer, corpus, message, multipart, port

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.switches.entries import cookie
-from controller.switches.layout import COOKIE_FLOWS
-from controller.switches.ovsdb import Database, DatabaseUnreachable, capacities_of, read_capacities
-from controller.topology import arp, lldp
-from controller.topology.state import PortKey
+from speedwell.controller.switches.entries import cookie
+from speedwell.controller.switches.layout import COOKIE_FLOWS
+from speedwell.controller.switches.ovsdb import Database, DatabaseUnreachable, capacities_of, read_capacities
+from speedwell.controller.topology import arp, lldp
+from speedwell.controller.topology.state import PortKey
 
 SECRET = b"0123456789abcdef"
 KEY = ("00000000000000aa", 7)

@@ -10,8 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.switches import ovsdb
-from controller.switches.ovsdb import Database, DatabaseUnreachable, capacities_of, limits_to_write, read_capacities
+from speedwell.controller.switches import ovsdb
+from speedwell.controller.switches.ovsdb import (
+    Database,
+    DatabaseUnreachable,
+    capacities_of,
+    limits_to_write,
+    read_capacities,
+)
 
 DPID = "000000000000001a"
 JSON = st.recursive(

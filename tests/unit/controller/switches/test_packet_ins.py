@@ -16,15 +16,22 @@ from ryu.controller import ofp_event
 from ryu.controller.handler import MAIN_DISPATCHER
 from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
 
-from controller.loops import Loops
-from controller.services import Services
-from controller.switches.connection import SwitchConnection, bad_message_counter, serve_switch
-from controller.switches.packet_ins import MAX_PACKETS, MAX_PROBES, MalformedPacketIn, PacketIn, PacketIns, decode
-from controller.topology import arp
-from controller.topology.discovery import Discovery
-from controller.topology.hosts import Hosts
-from controller.topology.lldp import ETHERTYPE
-from controller.topology.state import HostLocation, NetworkState, PortInfo, PortKind, SwitchInfo
+from speedwell.controller.loops import Loops
+from speedwell.controller.services import Services
+from speedwell.controller.switches.connection import SwitchConnection, bad_message_counter, serve_switch
+from speedwell.controller.switches.packet_ins import (
+    MAX_PACKETS,
+    MAX_PROBES,
+    MalformedPacketIn,
+    PacketIn,
+    PacketIns,
+    decode,
+)
+from speedwell.controller.topology import arp
+from speedwell.controller.topology.discovery import Discovery
+from speedwell.controller.topology.hosts import Hosts
+from speedwell.controller.topology.lldp import ETHERTYPE
+from speedwell.controller.topology.state import HostLocation, NetworkState, PortInfo, PortKind, SwitchInfo
 from tests.waiting import wait_until
 
 DPID = "0000000000000001"
@@ -203,7 +210,7 @@ class Wire:
         brick = SimpleNamespace(send_event_to_observers=self._note, get_handlers=lambda event, state=None: [])
         patch.setattr("ryu.base.app_manager.lookup_service_brick", lambda name: brick)
         self.connections: list[SwitchConnection] = []
-        patch.setattr("controller.switches.connection.SwitchConnection", self._made)
+        patch.setattr("speedwell.controller.switches.connection.SwitchConnection", self._made)
         listening = eventlet.listen(("127.0.0.1", 0))
         eventlet.spawn(lambda: serve_switch(*listening.accept(), self.packet_ins, Loops(), bad_message_counter()))
         self.switch = socket.create_connection(listening.getsockname())

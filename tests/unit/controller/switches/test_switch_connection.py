@@ -14,12 +14,21 @@ from ryu.controller import ofp_event
 from ryu.controller.handler import MAIN_DISPATCHER
 from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
 
-from controller.reader import Reader
-from controller.switches import shapes, wire
-from controller.switches.connection import SwitchConnection
-from controller.switches.entries import Bucket, FlowEntry, Group, LoadLabel, Output, PushLoaded, ToGroup, match
-from controller.switches.openflow import decode_flow, decode_group, key_of_removed
-from controller.switches.replies import event_of
+from speedwell.controller.reader import Reader
+from speedwell.controller.switches import shapes, wire
+from speedwell.controller.switches.connection import SwitchConnection
+from speedwell.controller.switches.entries import (
+    Bucket,
+    FlowEntry,
+    Group,
+    LoadLabel,
+    Output,
+    PushLoaded,
+    ToGroup,
+    match,
+)
+from speedwell.controller.switches.openflow import decode_flow, decode_group, key_of_removed
+from speedwell.controller.switches.replies import event_of
 
 DATAPATH = SimpleNamespace(ofproto=ofproto_v1_3, ofproto_parser=ofproto_v1_3_parser, id=1)
 ENTRIES = [FlowEntry(3, 300, match(eth_type=0x800, ipv4_src="10.0.0.1", ip_proto=6, tcp_src=number),

@@ -17,12 +17,12 @@ import eventlet
 import pytest
 from eventlet.green import socket as green
 
-from controller.secure import NotAdmitted
-from controller.switches.connection import door_of
-from controller.switches.ovsdb import Database, DatabaseNotProven, DatabaseUnreachable, read_tables
-from fs.identity.authority import Authority
-from fs.identity.bundle import Identity
-from fs.identity.roles import CONTROLLER, MOUNT, NAMESERVER, SWITCH, host_of
+from speedwell.controller.secure import NotAdmitted
+from speedwell.controller.switches.connection import door_of
+from speedwell.controller.switches.ovsdb import Database, DatabaseNotProven, DatabaseUnreachable, read_tables
+from speedwell.fs.identity.authority import Authority
+from speedwell.fs.identity.bundle import Identity
+from speedwell.fs.identity.roles import CONTROLLER, MOUNT, NAMESERVER, SWITCH, host_of
 
 DPID, OTHER = "00000000000000a1", "00000000000000a2"
 HELLO = bytes([4, 0, 0, 8, 0, 0, 0, 1])

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ryu.ofproto import ofproto_v1_3, ofproto_v1_3_parser
 
-from controller.switches import wire
-from controller.switches.entries import (
+from speedwell.controller.switches import wire
+from speedwell.controller.switches.entries import (
     GROUP_ANY,
     HEADER_BYTES,
     PORT_ANY,
@@ -29,8 +29,8 @@ from controller.switches.entries import (
     ToGroup,
     match,
 )
-from controller.switches.openflow import flow_add, flow_delete, flow_modify
-from controller.tables.entries import STATIC_ENTRIES
+from speedwell.controller.switches.openflow import flow_add, flow_delete, flow_modify
+from speedwell.controller.tables.entries import STATIC_ENTRIES
 
 MACS = st.integers(0, (1 << 48) - 1).map(lambda number: number.to_bytes(6).hex(":"))
 ADDRESSES = st.ip_addresses(v=4).map(str)

@@ -10,14 +10,14 @@ import eventlet
 import pytest
 from ryu.ofproto import ofproto_v1_3
 
-from controller.rest.http import Request
-from controller.switches import wire
-from controller.switches.entries import ETH_IPV4, FlowEntry, Output, SetField, ToGroup, match
-from controller.tables.contents import action_text, match_fields
+from speedwell.controller.rest.http import Request
+from speedwell.controller.switches import wire
+from speedwell.controller.switches.entries import ETH_IPV4, FlowEntry, Output, SetField, ToGroup, match
+from speedwell.controller.tables.contents import action_text, match_fields
+from speedwell.topo.fabric import spine_leaf
 from tests.unit.controller.house import House
 from tests.unit.controller.in_process import NothingMore
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
-from topo.fabric import spine_leaf
 
 STRANGER = FlowEntry(40, 7, match(eth_type=ETH_IPV4, ipv4_dst=("10.9.0.0", "255.255.0.0")), (Output(2),),
                      cookie=0x1234)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from controller.errors import NoSuchPath
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.graph import Path
-from controller.switches.entries import LoadLabel, Output, SetQueue, ToGroup
+from speedwell.controller.errors import NoSuchPath
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.graph import Path
+from speedwell.controller.switches.entries import LoadLabel, Output, SetQueue, ToGroup
 from tests.unit.controller.forwarding_run import FABRICS, Run
 
 NEAR, FAR = "p0r0h0", "p1r1h0"

@@ -13,18 +13,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ryu.ofproto import ofproto_parser, ofproto_v1_3
 
-from controller.errors import SwitchGone, SwitchTimedOut
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.graph import Path
-from controller.reads.scheduler import CLAIMANT
-from controller.switches.entries import LAST_PACKET_METER, FlowEntry, Meter, match
-from controller.switches.layout import Priority
-from controller.switches.openflow import decode_flow, flow_add
-from controller.tables.flow_installer import FLOWS_AT_ONCE
-from controller.tables.flow_records import Claim, Claimant, Withdrawal
-from controller.tables.forwarding import STALE_ROUNDS
-from controller.tables.meters import ASSUMED_METERS, BURST_SECONDS, MeterIds, MetersExhausted, meter_for, own_range
-from controller.topology.events import EventHostChanged, EventSwitchChanged
+from speedwell.controller.errors import SwitchGone, SwitchTimedOut
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.graph import Path
+from speedwell.controller.reads.scheduler import CLAIMANT
+from speedwell.controller.switches.entries import LAST_PACKET_METER, FlowEntry, Meter, match
+from speedwell.controller.switches.layout import Priority
+from speedwell.controller.switches.openflow import decode_flow, flow_add
+from speedwell.controller.tables.flow_installer import FLOWS_AT_ONCE
+from speedwell.controller.tables.flow_records import Claim, Claimant, Withdrawal
+from speedwell.controller.tables.forwarding import STALE_ROUNDS
+from speedwell.controller.tables.meters import (
+    ASSUMED_METERS,
+    BURST_SECONDS,
+    MeterIds,
+    MetersExhausted,
+    meter_for,
+    own_range,
+)
+from speedwell.controller.topology.events import EventHostChanged, EventSwitchChanged
 from tests.unit.controller.forwarding_world import ROUND_TRIP_SECONDS, World
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
 

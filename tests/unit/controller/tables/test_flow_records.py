@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.graph import Path
-from controller.switches import openflow
-from controller.switches.entries import FlowEntry, LoadLabel, Output, ToGroup
-from controller.tables.flow_records import Claim, Claimant, FlowRecord, FlowRecords, Withdrawal
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.graph import Path
+from speedwell.controller.switches import openflow
+from speedwell.controller.switches.entries import FlowEntry, LoadLabel, Output, ToGroup
+from speedwell.controller.tables.flow_records import Claim, Claimant, FlowRecord, FlowRecords, Withdrawal
 from tests.unit.controller.forwarding_run import FABRICS, Run
 
 LOW, HIGH = Claimant("low", 1), Claimant("high", 2)

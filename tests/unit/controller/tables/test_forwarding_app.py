@@ -11,16 +11,21 @@ import eventlet
 import pytest
 from ryu.ofproto import ofproto_v1_3
 
-from controller.errors import NoSuchPath, SwitchGone, SwitchRefused, SwitchTimedOut
-from controller.switches.entries import Bucket, FlowEntry, Group, LoadLabel, Output, ToGroup, match
-from controller.switches.layout import FIRST_GROUP, LAST_GROUP, Table
-from controller.switches.transactions import Confirmations
-from controller.tables.entries import label_cookie, label_entry
-from controller.tables.events import AffectedPath
-from controller.tables.sync import AUDIT_INTERVAL_SECONDS
-from controller.topology import packet_in_limits
-from controller.topology.events import EventHostChanged, EventLinkChanged, EventSwitchChanged, EventSwitchForgotten
-from controller.topology.state import SwitchInfo
+from speedwell.controller.errors import NoSuchPath, SwitchGone, SwitchRefused, SwitchTimedOut
+from speedwell.controller.switches.entries import Bucket, FlowEntry, Group, LoadLabel, Output, ToGroup, match
+from speedwell.controller.switches.layout import FIRST_GROUP, LAST_GROUP, Table
+from speedwell.controller.switches.transactions import Confirmations
+from speedwell.controller.tables.entries import label_cookie, label_entry
+from speedwell.controller.tables.events import AffectedPath
+from speedwell.controller.tables.sync import AUDIT_INTERVAL_SECONDS
+from speedwell.controller.topology import packet_in_limits
+from speedwell.controller.topology.events import (
+    EventHostChanged,
+    EventLinkChanged,
+    EventSwitchChanged,
+    EventSwitchForgotten,
+)
+from speedwell.controller.topology.state import SwitchInfo
 from tests.unit.controller.forwarding_world import Connection, World
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
 

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.policy.network.five_tuple import FiveTuple
-from controller.switches import openflow
-from controller.switches.entries import PORT_MAX, Bucket, FlowEntry, Group, LoadLabel, ToGroup
-from controller.switches.layout import COOKIE_FLOWS, FIRST_GROUP, Priority, Table
-from controller.tables import reconcile, registry
-from controller.tables.entries import STATIC_ENTRIES, known_hosts
-from controller.tables.plan import TablePlanner
-from controller.tables.read_back import sort_read_back
-from controller.topology.state import HostLocation
+from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.switches import openflow
+from speedwell.controller.switches.entries import PORT_MAX, Bucket, FlowEntry, Group, LoadLabel, ToGroup
+from speedwell.controller.switches.layout import COOKIE_FLOWS, FIRST_GROUP, Priority, Table
+from speedwell.controller.tables import reconcile, registry
+from speedwell.controller.tables.entries import STATIC_ENTRIES, known_hosts
+from speedwell.controller.tables.plan import TablePlanner
+from speedwell.controller.tables.read_back import sort_read_back
+from speedwell.controller.topology.state import HostLocation
+from speedwell.topo.fabric import Fabric, spine_leaf, three_tier
 from tests.unit.controller.fake_switch import Packet
 from tests.unit.controller.forwarding_run import FABRICS, Run
-from topo.fabric import Fabric, spine_leaf, three_tier
 
 ENTRIES_OF_A_HOST = 6
 

@@ -10,13 +10,13 @@ import eventlet
 import pytest
 from ryu.ofproto import ofproto_v1_3
 
-from controller.errors import SwitchTimedOut
-from controller.loops import TURN_SECONDS
-from controller.tables import read_back
-from controller.tables.backoff import FIRST_SECONDS, LAST_SECONDS, Backoff
-from controller.tables.entries import label_cookie, label_entry
-from controller.tables.installed_tables import InstalledTables
-from controller.tables.read_back import ReadBack
+from speedwell.controller.errors import SwitchTimedOut
+from speedwell.controller.loops import TURN_SECONDS
+from speedwell.controller.tables import read_back
+from speedwell.controller.tables.backoff import FIRST_SECONDS, LAST_SECONDS, Backoff
+from speedwell.controller.tables.entries import label_cookie, label_entry
+from speedwell.controller.tables.installed_tables import InstalledTables
+from speedwell.controller.tables.read_back import ReadBack
 from tests.unit.controller.forwarding_world import ROUND_TRIP_SECONDS, World
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
 

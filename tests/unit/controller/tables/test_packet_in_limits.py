@@ -8,11 +8,11 @@ from typing import Any
 import eventlet
 import pytest
 
-from controller.switches.entries import PORT_CONTROLLER, FlowEntry, Output, PacketMeter
-from controller.switches.ovsdb import limits_to_write
-from controller.topology.events import EventSwitchChanged
-from controller.topology.packet_in_limits import PACKETS_METER, PROBES_METER, meter_of_port
-from controller.topology.state import NetworkState
+from speedwell.controller.switches.entries import PORT_CONTROLLER, FlowEntry, Output, PacketMeter
+from speedwell.controller.switches.ovsdb import limits_to_write
+from speedwell.controller.topology.events import EventSwitchChanged
+from speedwell.controller.topology.packet_in_limits import PACKETS_METER, PROBES_METER, meter_of_port
+from speedwell.controller.topology.state import NetworkState
 from tests.unit.controller.fake_switch import FakeSwitch, Packet
 from tests.unit.controller.forwarding_world import World
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated

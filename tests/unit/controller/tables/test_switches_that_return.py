@@ -9,15 +9,15 @@ from typing import Any
 import eventlet
 import pytest
 
-from controller.switches.entries import ToGroup
-from controller.switches.layout import Priority
-from controller.tables.convergence import RETURN_PATIENCE_SECONDS
-from controller.topology.events import EventSwitchChanged
-from controller.topology.state import PortKind
+from speedwell.controller.switches.entries import ToGroup
+from speedwell.controller.switches.layout import Priority
+from speedwell.controller.tables.convergence import RETURN_PATIENCE_SECONDS
+from speedwell.controller.topology.events import EventSwitchChanged
+from speedwell.controller.topology.state import PortKind
+from speedwell.topo.fabric import spine_leaf
 from tests.unit.controller.forwarding_world import World
 from tests.unit.controller.house import House
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
-from topo.fabric import spine_leaf
 
 
 @pytest.mark.parametrize("away_seconds", [2 + tenth / 10 for tenth in range(6)])

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from controller.errors import TableTaken
-from controller.switches.entries import ETH_IPV4, FlowEntry, match
-from controller.switches.layout import COOKIE_FLOWS, Priority, Table
-from controller.tables.registry import OwnedTable, Step, TableRegistry
+from speedwell.controller.errors import TableTaken
+from speedwell.controller.switches.entries import ETH_IPV4, FlowEntry, match
+from speedwell.controller.switches.layout import COOKIE_FLOWS, Priority, Table
+from speedwell.controller.tables.registry import OwnedTable, Step, TableRegistry
 from tests.unit.controller.forwarding_run import FABRICS, Run
 
 DROPS = OwnedTable("drops", 30, 0x5720 << 48)

@@ -8,9 +8,9 @@ from pathlib import Path
 import eventlet
 import pytest
 
+from speedwell.topo.fabric import spine_leaf
 from tests.unit.controller.house import House
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
-from topo.fabric import spine_leaf
 
 
 def test_once_health_is_ok_no_entry_is_still_to_come(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,23 +15,23 @@ import pytest
 from ryu.controller.handler import DEAD_DISPATCHER, MAIN_DISPATCHER
 from ryu.ofproto import ofproto_v1_3, ofproto_v1_3_parser
 
-from controller.loops import Loops
-from controller.policy.network.graph import Link
-from controller.services import Services
-from controller.settings import Settings
-from controller.switches.entries import dpid_hex
-from controller.switches.layout import Table
-from controller.switches.ovsdb import DatabaseUnreachable
-from controller.switches.packet_ins import PacketIn, PacketIns
-from controller.switches.transactions import Confirmations
-from controller.topology import discovery as discovery_module
-from controller.topology.absent_switches import MAX_ABSENT
-from controller.topology.admission import MAX_CONTENDERS
-from controller.topology.discovery import Discovery
-from controller.topology.events import EventLinkChanged, EventPortChanged
-from controller.topology.hosts import Hosts
-from controller.topology.state import NetworkState, PortKey, PortKind
-from fs.identity.bundle import Peer
+from speedwell.controller.loops import Loops
+from speedwell.controller.policy.network.graph import Link
+from speedwell.controller.services import Services
+from speedwell.controller.settings import Settings
+from speedwell.controller.switches.entries import dpid_hex
+from speedwell.controller.switches.layout import Table
+from speedwell.controller.switches.ovsdb import DatabaseUnreachable
+from speedwell.controller.switches.packet_ins import PacketIn, PacketIns
+from speedwell.controller.switches.transactions import Confirmations
+from speedwell.controller.topology import discovery as discovery_module
+from speedwell.controller.topology.absent_switches import MAX_ABSENT
+from speedwell.controller.topology.admission import MAX_CONTENDERS
+from speedwell.controller.topology.discovery import Discovery
+from speedwell.controller.topology.events import EventLinkChanged, EventPortChanged
+from speedwell.controller.topology.hosts import Hosts
+from speedwell.controller.topology.state import NetworkState, PortKey, PortKind
+from speedwell.fs.identity.bundle import Peer
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
 
 DOWN = ofproto_v1_3.OFPPS_LINK_DOWN

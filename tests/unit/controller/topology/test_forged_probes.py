@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ryu.controller.handler import MAIN_DISPATCHER
 
-from controller.errors import InvalidSettings
-from controller.settings import Settings, load_settings
-from controller.switches.entries import dpid_hex
-from controller.switches.layout import Table
-from controller.switches.packet_ins import PacketIn
-from controller.topology import lldp
-from controller.topology.declared_ports import DeclaredPorts
-from controller.topology.discovery import NEW_SWITCH_SECONDS
-from controller.topology.probing import FRESH_PROBES, Probing
-from controller.topology.state import HostLocation, PortKey, PortKind
+from speedwell.controller.errors import InvalidSettings
+from speedwell.controller.settings import Settings, load_settings
+from speedwell.controller.switches.entries import dpid_hex
+from speedwell.controller.switches.layout import Table
+from speedwell.controller.switches.packet_ins import PacketIn
+from speedwell.controller.topology import lldp
+from speedwell.controller.topology.declared_ports import DeclaredPorts
+from speedwell.controller.topology.discovery import NEW_SWITCH_SECONDS
+from speedwell.controller.topology.probing import FRESH_PROBES, Probing
+from speedwell.controller.topology.state import HostLocation, PortKey, PortKind
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
 from tests.unit.controller.topology.test_discovery_simulated import DOWN, World
 

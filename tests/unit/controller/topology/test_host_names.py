@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from coflow.report import Flow, FlowReport
-from controller.errors import InvalidSettings
-from controller.rest.fields import parse_dpid
-from controller.settings import load_settings
-from controller.topology.host_names import read_host_names
-from controller.topology.state import NetworkState
+from speedwell.coflow.report import Flow, FlowReport
+from speedwell.controller.errors import InvalidSettings
+from speedwell.controller.rest.fields import parse_dpid
+from speedwell.controller.settings import load_settings
+from speedwell.controller.topology.host_names import read_host_names
+from speedwell.controller.topology.state import NetworkState
 from tests.unit.controller.in_process import HOSTS, Controller, read_of
 
 NAMES = {ip: f"server{number}" for number, ip in enumerate(sorted(HOSTS))}

@@ -11,18 +11,18 @@ import eventlet
 import pytest
 from ryu.ofproto import ofproto_v1_3, ofproto_v1_3_parser
 
-from controller.errors import UnknownHost
-from controller.loops import Loops
-from controller.services import Services
-from controller.switches.layout import Table
-from controller.switches.packet_ins import PacketIn, PacketIns
-from controller.topology import arp
-from controller.topology import hosts as hosts_module
-from controller.topology.events import EventHostChanged, EventPortChanged
-from controller.topology.host_moves import ABSENCE_SECONDS, PAUSE_SECONDS, QUESTION_SECONDS, QUESTIONS
-from controller.topology.host_searches import SEARCHES_PER_PORT
-from controller.topology.hosts import Hosts
-from controller.topology.state import HostLocation, NetworkState, PortInfo, PortKind, SwitchInfo
+from speedwell.controller.errors import UnknownHost
+from speedwell.controller.loops import Loops
+from speedwell.controller.services import Services
+from speedwell.controller.switches.layout import Table
+from speedwell.controller.switches.packet_ins import PacketIn, PacketIns
+from speedwell.controller.topology import arp
+from speedwell.controller.topology import hosts as hosts_module
+from speedwell.controller.topology.events import EventHostChanged, EventPortChanged
+from speedwell.controller.topology.host_moves import ABSENCE_SECONDS, PAUSE_SECONDS, QUESTION_SECONDS, QUESTIONS
+from speedwell.controller.topology.host_searches import SEARCHES_PER_PORT
+from speedwell.controller.topology.hosts import Hosts
+from speedwell.controller.topology.state import HostLocation, NetworkState, PortInfo, PortKind, SwitchInfo
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
 
 A, B = "0000000000000001", "0000000000000002"

@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from controller.errors import ControllerError
-from controller.policy.network.graph import Link
-from controller.switches.entries import dpid_hex
-from controller.topology.state import HostLocation, NetworkState, PortInfo, PortKind, SwitchInfo
+from speedwell.controller.errors import ControllerError
+from speedwell.controller.policy.network.graph import Link
+from speedwell.controller.switches.entries import dpid_hex
+from speedwell.controller.topology.state import HostLocation, NetworkState, PortInfo, PortKind, SwitchInfo
 
 DPIDS = st.integers(1, 4).map(dpid_hex)
 PORTS = st.integers(1, 3)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.policy.errors import InvalidCounts, MetadataError, NoIdleServer, UnknownServer
-from controller.policy.metadata.blocks import (
+from speedwell.controller.policy.errors import InvalidCounts, MetadataError, NoIdleServer, UnknownServer
+from speedwell.controller.policy.metadata.blocks import (
     IPV4,
     TABLE_LIMIT,
     Node,
@@ -20,10 +20,10 @@ from controller.policy.metadata.blocks import (
     size,
     walk,
 )
-from controller.policy.metadata.btree import Count, Places, Tree, divided, grown, paper_tables, tree_of
-from controller.policy.network.prefixes import Prefix
-from sim.fabric_network import network_of
-from topo.fabric import fat_tree, spine_leaf, three_tier
+from speedwell.controller.policy.metadata.btree import Count, Places, Tree, divided, grown, paper_tables, tree_of
+from speedwell.controller.policy.network.prefixes import Prefix
+from speedwell.sim.fabric_network import network_of
+from speedwell.topo.fabric import fat_tree, spine_leaf, three_tier
 
 
 def prefix(text: str) -> Prefix:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from controller.policy.errors import InvalidCounts
-from controller.policy.metadata.blocks import owner, walk
-from controller.policy.metadata.hot_keys import spread
-from controller.policy.metadata.layout import Layout, lay_out, tables
-from fs.metadata_store.addresses import address_of
+from speedwell.controller.policy.errors import InvalidCounts
+from speedwell.controller.policy.metadata.blocks import owner, walk
+from speedwell.controller.policy.metadata.hot_keys import spread
+from speedwell.controller.policy.metadata.layout import Layout, lay_out, tables
+from speedwell.fs.metadata_store.addresses import address_of
 
 
 def layout_of(servers: int) -> Layout:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.policy.errors import MetadataError, NoIdleServer, UnknownServer
-from controller.policy.metadata.blocks import (
+from speedwell.controller.policy.errors import MetadataError, NoIdleServer, UnknownServer
+from speedwell.controller.policy.metadata.blocks import (
     SPACE,
     Block,
     Move,
@@ -21,9 +21,9 @@ from controller.policy.metadata.blocks import (
     size,
     walk,
 )
-from controller.policy.metadata.layout import Layout, join, lay_out, leave, tables
-from sim.fabric_network import network_of
-from topo.fabric import fat_tree, spine_leaf, three_tier
+from speedwell.controller.policy.metadata.layout import Layout, join, lay_out, leave, tables
+from speedwell.sim.fabric_network import network_of
+from speedwell.topo.fabric import fat_tree, spine_leaf, three_tier
 
 
 def place(pod: int, rack: int) -> tuple[Node, ...]:
