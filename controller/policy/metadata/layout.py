@@ -82,7 +82,8 @@ def lay_out(above: Mapping[str, Nodes], space: tuple[int, int] = SPACE) -> Layou
         for rack, first, end in _divided(low, high, _groups(pod, lambda each: above[each][0]), _RACK_PLAY, UNITS):
             ranges += [(*ends, server) for (server,), *ends in _divided(  # type: ignore[misc]
                 first, end, [(server,) for server in rack], _SERVER_PLAY, _most(len(servers), _AT_FIRST))]
-    return Layout(dict(above), tuple(ranges), space)
+    # the play of pods and racks adds up
+    return Layout(dict(above), _Draft(above, ranges).settled() if ranges else (), space)
 
 
 def join(layout: Layout, server: str, above: Nodes) -> Layout:
