@@ -3,7 +3,8 @@
 Each has a small file in the state directory: SPEEDWELL_STATE_DIRECTORY if set; /run/speedwell for root;
 $XDG_STATE_HOME/speedwell (by default ~/.local/state/speedwell) for everybody else. The default is the one that was
 started last; once it is no longer in its directory, another that runs. Who has none of their own, and has not set
-SPEEDWELL_STATE_DIRECTORY, is led to root's.
+SPEEDWELL_STATE_DIRECTORY, is led to root's. One of several machines is still known after a restart of the machine: of
+root's it is also in DURABLE.
 """
 
 import hashlib
@@ -19,10 +20,15 @@ from speedwell.cluster.processes import STATE_FILE, Processes
 from speedwell.cluster.state_files import write_atomically
 from speedwell.fs.identity.places import MACHINE_DIRECTORY, STATE_VARIABLE, state_directory
 
+MACHINE = "machine"
+"""The kind of what runs on one of several machines (speedwell.cluster.parts)."""
+
+DURABLE = Path("/var/lib/speedwell")
+
 
 @dataclass(frozen=True)
 class Current:
-    """A started installation. `kind` is "local" or "fabric"; `directory` holds its processes' state file;
+    """A started installation. `kind` is "local", "fabric" or "machine"; `directory` holds its processes' state file;
     `nameserver` is HOST:PORT, `controller` a URL or None; `mounts` are mount points; `identity` is the directory of
     that with which commands talk to it, empty if it has none; `systems` are on beside reads and placements."""
 
@@ -74,10 +80,11 @@ def in_directory(directory: Path) -> Current:
 def write(current: Current) -> None:
     """Remember an installation, as the default one. Raises OSError if the state directory cannot be written."""
     directory = state_directory()
-    (directory / "installations").mkdir(parents=True, exist_ok=True)
     text = json.dumps(asdict(current), indent=2) + "\n"
-    write_atomically(_record(directory, current.directory), text)
-    write_atomically(directory / "current.json", text)
+    for place in (directory, *([DURABLE] if current.kind == MACHINE and directory == MACHINE_DIRECTORY else ())):
+        (place / "installations").mkdir(parents=True, exist_ok=True)
+        write_atomically(_record(place, current.directory), text)
+        write_atomically(place / "current.json", text)
 
 
 def clear(directory: Path | str) -> None:
@@ -120,7 +127,7 @@ def _another_that_runs(than: str) -> Current | None:
 def _places() -> list[Path]:
     if os.environ.get(STATE_VARIABLE):
         return [state_directory()]
-    return list(dict.fromkeys((state_directory(), MACHINE_DIRECTORY)))
+    return list(dict.fromkeys((state_directory(), MACHINE_DIRECTORY, DURABLE)))
 
 
 def _records(place: Path) -> Iterator[Path]:

@@ -43,6 +43,7 @@ from speedwell.cluster.nameservers import (
 )
 from speedwell.cluster.processes import Processes
 from speedwell.cluster.registration import own_root_directory, wait_for_dataservers
+from speedwell.fs.identity import roles
 from speedwell.fs.units import counted, size
 
 DEFAULT_DATASERVERS = 3
@@ -391,7 +392,7 @@ def _stop(processes: Processes, names: list[str], force: bool,
     progress("stopping the servers")
     processes.stop(names=[name for name in names if name == SUPERVISOR])
     number = processes.settings["nameservers"]
-    last = [nameserver_names(number), etcd_names(number)]
+    last = [nameserver_names(number), [*etcd_names(number), roles.ETCD]]
     first = [name for name in names if name not in ("mount", *last[0], *last[1])]
     for group in (first, last[0]):
         processes.stop(names=[name for name in names if name in group])

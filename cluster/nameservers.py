@@ -29,6 +29,9 @@ ETCD_READY = re.compile(rb'"serving client traffic (?:in)?securely[^\n]*"address
 REFUSES_TLS_1_2 = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
 """The one suite that HTTP/2 needs of TLS 1.2 and that no key on P-256 can go with. Those of TLS 1.3 are always on."""
 
+ETCD_STARTED = re.compile(rb'"serving peer traffic"[^\n]*"address":"([^"\n]+)"')
+"""Likewise, while it waits for one: its other members may not have begun."""
+
 LARGEST_TRANSACTION = 100_000
 LARGEST_DATABASE_BYTES = 8 << 30
 """What etcd recommends at most. A million files take about a tenth."""
@@ -61,7 +64,7 @@ def etcd_names(nameservers: int) -> list[str]:
 def require_etcd() -> None:
     """Raises InvalidSetting if etcd is not installed."""
     if shutil.which("etcd") is None:
-        raise InvalidSetting("--nameservers: several of them need etcd; install Debian's package etcd-server "
+        raise InvalidSetting("several nameservers need etcd: install Debian's package etcd-server "
                              "(scripts/setup does)")
 
 
@@ -81,22 +84,28 @@ def etcd_commands(directory: Path, host: str, members: Sequence[EtcdMember]) -> 
                        for name, member in zip(names, members, strict=True))
     commands = []
     for name, member in zip(names, members, strict=True):
-        client, peer = (f"{member.scheme}://{host}:{port}" for port in (member.client_port, member.peer_port))
-        commands.append(Command(name, [
-            "etcd", "--name", name, "--data-dir", str(directory / name), "--logger", "zap",
-            "--listen-client-urls", client, "--advertise-client-urls", client,
-            "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", cluster,
-            "--max-txn-ops", str(LARGEST_TRANSACTION), "--quota-backend-bytes", str(LARGEST_DATABASE_BYTES),
-            *(_tls(directory / FOLDER, name, member.metrics_port) if member.metrics_port else ())],
-            ready_line=ETCD_READY))
+        options = etcd_options(name, directory / name, host, member, cluster, directory / FOLDER / name)
+        commands.append(Command(name, ["etcd", *(f"--{option}={value}" for option, value in options.items())],
+                                ready_line=ETCD_READY))
     return commands
 
 
-def _tls(authority: Path, name: str, metrics_port: int) -> list[str]:
+def etcd_options(name: str, data: Path, host: str, member: EtcdMember, cluster: str,
+                 identity: Path) -> dict[str, str]:
+    """Of one member, which keeps its part in `data`; `cluster` has all as NAME=URL of the peers' port."""
+    client, peer = (f"{member.scheme}://{host}:{port}" for port in (member.client_port, member.peer_port))
+    return {"name": name, "data-dir": str(data), "logger": "zap",
+            "listen-client-urls": client, "advertise-client-urls": client,
+            "listen-peer-urls": peer, "initial-advertise-peer-urls": peer, "initial-cluster": cluster,
+            "max-txn-ops": str(LARGEST_TRANSACTION), "quota-backend-bytes": str(LARGEST_DATABASE_BYTES),
+            **(_tls(identity, member.metrics_port) if member.metrics_port else {})}
+
+
+def _tls(identity: Path, metrics_port: int) -> dict[str, str]:
     """Options of a member that takes nameservers as clients, members as peers, and nobody else."""
-    own, trusted = authority / name / files.CERTIFICATE, authority / name / files.AUTHORITY
-    revoked = authority / files.REVOCATION_LIST
-    options = {
+    own, trusted = (str(identity / name) for name in (files.CERTIFICATE, files.AUTHORITY))
+    revoked = str(identity.parent / files.REVOCATION_LIST)
+    return {
         "cert-file": own, "key-file": own, "trusted-ca-file": trusted, "client-crl-file": revoked,
         "client-cert-allowed-hostname": roles.host_of(roles.NAMESERVER),
         "peer-cert-file": own, "peer-key-file": own, "peer-trusted-ca-file": trusted, "peer-crl-file": revoked,
@@ -104,7 +113,6 @@ def _tls(authority: Path, name: str, metrics_port: int) -> list[str]:
         "client-cert-auth": "true", "peer-client-cert-auth": "true", "cipher-suites": REFUSES_TLS_1_2,
         "enable-grpc-gateway": "false",     # JSON for curl: it would be a client with the member's own certificate
         "listen-metrics-urls": f"http://127.0.0.1:{metrics_port}"}
-    return [f"--{option}={value}" for option, value in options.items()]
 
 
 def stop_etcd(processes: Processes, names: Sequence[str]) -> None:

@@ -1,30 +1,33 @@
 """The part of an installation that runs on this machine, where it has several: one process a role, by its file.
 
     DIRECTORY/ROLE.toml          settings of speedwell-ROLE, which `speedwell check-config` checks
+    DIRECTORY/etcd.env           of a machine that keeps the names with others (speedwell.cluster.etcd_machines)
     DIRECTORY/identity/          the certificates of this machine; the first machine has the authority, too
-    DIRECTORY/{nameserver,dataserver}/    what they store
+    DIRECTORY/{nameserver,dataserver,etcd}/    what they store
     DIRECTORY/{state.json,lock,logs/}     as speedwell.cluster.processes keeps them
 """
 
 import json
 import shutil
 import socket
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from speedwell.cluster import current, identities
+from speedwell.cluster import current, etcd_machines, identities
 from speedwell.cluster.errors import InvalidSetting
 from speedwell.cluster.local_commands import ours, start_supervisor
+from speedwell.cluster.nameservers import require_etcd
 from speedwell.cluster.processes import Command, Processes, program
 from speedwell.cluster.registration import own_root_directory
-from speedwell.fs.addresses import is_ip, parse_address
+from speedwell.fs.addresses import bracketed, is_ip, parse_address
 from speedwell.fs.identity import files, invitations, joining, places, roles
 
-KIND = "machine"
+KIND = current.MACHINE
 CERTIFICATES = "certificates"
-ORDER = (CERTIFICATES, roles.CONTROLLER, roles.NAMESERVER, roles.DATASERVER, roles.MOUNT)
+ORDER = (CERTIFICATES, roles.ETCD, roles.CONTROLLER, roles.NAMESERVER, roles.DATASERVER, roles.MOUNT)
 """In which they are started."""
 
 PORTS = {CERTIFICATES: 7450, roles.NAMESERVER: 7400, roles.DATASERVER: 7500}
@@ -33,29 +36,37 @@ REST_PORT = 8080
 
 @dataclass(frozen=True)
 class Part:
-    """Of this machine: its name, its IP address, and where its filesystem is mounted, empty: nowhere."""
+    """Of this machine: its name, its IP address, where its filesystem is mounted, empty: nowhere, and the directories
+    of its dataserver, if not one below its own."""
 
     directory: Path
     machine: str
     address: str
     mount: str = ""
+    disks: Sequence[Path] = ()
 
 
-def first(part: Part, chosen: Sequence[str], replication: int) -> current.Current:
-    """Begin an installation with an authority and a namespace of its own. Raises InvalidSetting, IdentityError,
-    StartFailed."""
+def first(part: Part, chosen: Sequence[str], replication: int, others: str = "") -> current.Current:
+    """Begin an installation with an authority and a namespace of its own, which the `others`, NAME=IP,NAME=IP, keep
+    with this machine. Raises InvalidSetting, IdentityError, StartFailed."""
     from speedwell.fs.identity.authority import Authority  # takes 30 ms
 
     is_made = _require_new(part)
+    machines = etcd_machines.together(part.machine, part.address, others) if others else {}
+    if machines:
+        chosen = [*dict.fromkeys([*chosen, roles.ETCD, roles.NAMESERVER])]
     directory = part.directory / identities.FOLDER
     try:
         Authority.make(directory).ensure([
             (roles.AUTHORITY, roles.AUTHORITY), identities.OPERATORS,
             *((invitations.name_of(part.machine, role), role) for role in chosen)], part.address)
-        found = {"nameserver": _at(part.address, PORTS[roles.NAMESERVER]),
+        found = {"nameserver": ",".join(_at(address, PORTS[roles.NAMESERVER])
+                                        for address in machines.values() or [part.address]),
+                 "etcd": etcd_machines.as_text(machines), "replication": str(replication),
                  "controller": controller_at(part.address) if roles.CONTROLLER in chosen else ""}
-        processes = _write(part, chosen, found, replication)
-        _begin_namespace(processes, part, found["nameserver"])
+        processes = _write(part, chosen, found)
+        if not machines:    # an etcd that is empty is a new one
+            _begin_namespace(processes, part, found["nameserver"])
     except BaseException:
         for path in part.directory.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -68,17 +79,54 @@ def first(part: Part, chosen: Sequence[str], replication: int) -> current.Curren
 def join(part: Part, token: invitations.Token) -> current.Current:
     """Take part in an installation. What was interrupted may be repeated. Raises InvalidSetting, IdentityError."""
     _require_new(part, identities.FOLDER)
+    if roles.ETCD in token.roles:
+        require_etcd()
     joining.join(part.directory / identities.FOLDER, token, lambda found: _write(part, token.roles, found))
     return remember(Processes(part.directory))
 
 
 def present(processes: Processes) -> list[str]:
     """The roles that this machine has, in the order in which they start."""
-    return [role for role in ORDER if (processes.directory / f"{role}.toml").exists()]
+    return [role for role in ORDER if (processes.directory / settings_file(role)).exists()]
+
+
+def settings_file(role: str) -> str:
+    return "etcd.env" if role == roles.ETCD else f"{role}.toml"
+
+
+def elsewhere(processes: Processes, role: str) -> list[Path]:
+    """The directories outside of this machine's own in which a role writes. Raises InvalidSetting."""
+    file = processes.directory / settings_file(role)
+    try:
+        values = tomllib.loads(file.read_text()) if file.suffix == ".toml" else {}
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidSetting(f"{file}: it is no TOML: {error}") from None
+    named = values.get("directory", [])
+    written = [Path(each) for each in (named if isinstance(named, list) else [named])]
+    written += [Path(values["audit_log"]).parent] if "audit_log" in values else []
+    return [path for path in written if not path.is_relative_to(processes.directory)]
 
 
 def unit_of(role: str) -> str:
     return f"speedwell-{role}.service"
+
+
+def invited(processes: Processes, machine: str, chosen: Sequence[str],
+            address: str) -> tuple[list[str], str, dict[str, str]]:
+    """What a machine that joins gets by its token: the roles that go with those `chosen`, its IP address where that
+    is known, and what it is told of the installation. Raises InvalidSetting."""
+    settings = processes.settings
+    told = {"nameserver": settings.get("addresses", {}).get("nameserver", ""),
+            **{name: settings.get(name, "") for name in ("controller", "etcd", "replication")}}
+    machines = etcd_machines.parsed(told["etcd"])
+    if machines and {roles.NAMESERVER, roles.ETCD} & set(chosen):
+        if machine not in machines or address not in ("", machines[machine]):
+            raise InvalidSetting(f"{machine}: the machines that keep the names are {told['etcd']}, as "
+                                 "`speedwell init` was told")
+        chosen, address = [*dict.fromkeys([*chosen, roles.NAMESERVER, roles.ETCD])], machines[machine]
+    if roles.CONTROLLER in chosen and address:
+        told["controller"] = controller_at(address)
+    return list(chosen), address, told
 
 
 def wanted(processes: Processes) -> list[str]:
@@ -89,7 +137,9 @@ def wanted(processes: Processes) -> list[str]:
 
 
 def command_again(processes: Processes, role: str) -> Command:
-    return Command(role, [program(f"speedwell-{role}"), "--config", str(processes.directory / f"{role}.toml")])
+    if role == roles.ETCD:
+        return etcd_machines.command(processes.directory)
+    return Command(role, [program(f"speedwell-{role}"), "--config", str(processes.directory / settings_file(role))])
 
 
 def up(processes: Processes) -> list[str]:
@@ -149,7 +199,7 @@ def controller_at(address: str) -> str:
 
 
 def _at(address: str, port: int) -> str:
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    return f"{bracketed(address)}:{port}"
 
 
 def _require_new(part: Part, left: str = "") -> bool:
@@ -162,21 +212,26 @@ def _require_new(part: Part, left: str = "") -> bool:
     return not part.directory.exists()
 
 
-def _write(part: Part, chosen: Sequence[str], found: Mapping[str, str], replication: int = 3) -> Processes:
+def _write(part: Part, chosen: Sequence[str], found: Mapping[str, str]) -> Processes:
     """The files of each role, and the state by which commands find this part."""
     directory, folder = part.directory, part.directory / identities.FOLDER
     is_first = (folder / "authority.key").exists()
+    machines = etcd_machines.parsed(found.get("etcd", ""))
+    address = machines.get(part.machine, part.address)
     common = {"nameserver": found["nameserver"], "controller": found["controller"] or None}
-    listens = {role: _at(part.address, port) for role, port in PORTS.items()}
+    listens = {role: _at(address, port) for role, port in PORTS.items()}
     settings: dict[str, dict[str, Any]] = {
         CERTIFICATES: {"directory": folder, "listen": listens[CERTIFICATES] if is_first else None},
         roles.NAMESERVER: {"listen": listens[roles.NAMESERVER], "directory": directory / roles.NAMESERVER,
-                           "replication": replication, "controller": common["controller"],
-                           "audit_log": directory / "audit.log"},
+                           "replication": int(found.get("replication") or 3), "controller": common["controller"],
+                           "audit_log": directory / "audit.log", **({
+                               "etcd": etcd_machines.endpoints(machines),
+                               "etcd_identity": folder / invitations.name_of(part.machine, roles.NAMESERVER),
+                           } if machines else {})},
         roles.DATASERVER: {**common, "id": part.machine, "listen": listens[roles.DATASERVER], "rack": part.machine,
-                           "directory": [directory / roles.DATASERVER]},
-        roles.CONTROLLER: {"openflow_host": part.address, "rest_host": part.address, "rest_port": REST_PORT},
-        roles.MOUNT: {**common, "mountpoint": part.mount, "foreground": True, "local_host": part.address}}
+                           "directory": list(part.disks) or [directory / roles.DATASERVER]},
+        roles.CONTROLLER: {"openflow_host": address, "rest_host": address, "rest_port": REST_PORT},
+        roles.MOUNT: {**common, "mountpoint": part.mount, "foreground": True, "local_host": address}}
     for role in (CERTIFICATES, *(role for role in chosen if role in settings)):
         if (role == roles.MOUNT and not part.mount) or (role != CERTIFICATES and not found["nameserver"]):
             continue
@@ -185,12 +240,15 @@ def _write(part: Part, chosen: Sequence[str], found: Mapping[str, str], replicat
         if role == roles.MOUNT:
             Path(part.mount).mkdir(parents=True, exist_ok=True)
         files.replace(directory / f"{role}.toml", _toml(settings[role]).encode(), 0o644)
+    if roles.ETCD in chosen:
+        etcd_machines.write(directory, folder, part.machine, machines)
     processes = Processes(directory)
     user = next((name for role in (roles.OPERATOR, roles.READER, roles.MOUNT)
                  if (folder / (name := invitations.name_of(part.machine, role))).exists()), "")
     processes.settings = {
         "kind": KIND, "mount": part.mount, "nameservers": 1, "etcd_ports": [], "identity": False,
-        "controller": found["controller"], "addresses": {"nameserver": found["nameserver"]},
+        "controller": found["controller"], "etcd": found.get("etcd", ""),
+        "replication": found.get("replication", ""), "addresses": {"nameserver": found["nameserver"]},
         "user": str(identities.of_operator(directory) if is_first else folder / user if user else ""),
         "authority": listens[CERTIFICATES] if is_first else ""}
     processes.save()

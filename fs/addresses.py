@@ -25,6 +25,11 @@ def _is_host(host: str, is_bracketed: bool) -> bool:
     return bool(host) and host.isprintable() and not set(host) & set(" []/@,:")
 
 
+def bracketed(host: str) -> str:
+    """An IP address, as it stands before a port."""
+    return f"[{host}]" if ":" in host else host
+
+
 def is_ip(text: str) -> bool:
     """Whether it is an address of IPv4 or IPv6."""
     try:

@@ -21,7 +21,7 @@ from speedwell.fs import paths, units
 from speedwell.fs.addresses import is_ip
 from speedwell.fs.errors import IdentityError
 from speedwell.fs.identity import bearer, scope
-from speedwell.fs.identity.roles import CONTROLLER, JOINING, ROLES
+from speedwell.fs.identity.roles import JOINING, ROLES
 from speedwell.fs.option_types import Duration
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ def issue(name: str, role: str, installation: Path | None, directory: Path | Non
 @identity.command(help=f"""Print a token with which MACHINE gets certificates for ROLEs, once: `speedwell join`.
 
     ROLE is one of {', '.join(JOINING)}. A dataserver's certificate has the name MACHINE, others ROLE-MACHINE.
+    Where several machines keep the names, a nameserver comes with its member of etcd.
     A token that was not used is taken back by `speedwell identity revoke MACHINE`.""")
 @click.argument("machine")
 @click.argument("roles", metavar="ROLE...", type=click.Choice(JOINING), nargs=-1, required=True)
@@ -130,16 +131,13 @@ def invite(machine: str, roles: tuple[str, ...], listens: str | None, address: s
     if address and not is_ip(address):
         raise click.UsageError(f"--address: {address!r} is not an IP address", click.get_current_context())
     place = _authority(installation, directory).directory
-    known = Processes(place.parent).settings
-    listens = listens or known.get("authority")
+    processes = Processes(place.parent)
+    listens = listens or processes.settings.get("authority")
     if not listens:
         raise click.UsageError("say where the authority is reached: --authority HOST:PORT",
                                click.get_current_context())
-    settings = {"nameserver": known.get("addresses", {}).get("nameserver", ""),
-                "controller": known.get("controller", "")}
-    if CONTROLLER in roles and address:
-        settings["controller"] = parts.controller_at(address)
-    echo(str(invitations.invite(place, listens, machine, roles, scope=_scope(**within), address=address,
+    chosen, address, settings = parts.invited(processes, machine, roles, address)
+    echo(str(invitations.invite(place, listens, machine, chosen, scope=_scope(**within), address=address,
                                 settings=settings, validity_seconds=validity)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -17,8 +17,16 @@ if TYPE_CHECKING:
     from speedwell.cluster.current import Current
 
 FIRST = (roles.NAMESERVER, roles.DATASERVER, roles.CONTROLLER, roles.MOUNT)
+MOST_CHARACTERS = 4096
+"""Of a token."""
+
 _mount_option = click.option("--mount", type=MountPoint(), metavar="MOUNTPOINT", help="Where the filesystem is "
                              "mounted on this machine.")
+
+_disk_option = click.option("--disk", "disks", multiple=True,
+                            type=click.Path(path_type=Path, file_okay=False, exists=True),
+                            metavar="DIR", help="Where this machine's dataserver keeps files; may be repeated.  "
+                            "[default: a directory below DIR]")
 
 _systemd_option = click.option("--systemd", type=click.Path(path_type=Path, file_okay=False), is_flag=False,
                                flag_value="/etc/systemd/system", metavar="[DIR]", help="Write a unit for each role, "
@@ -36,27 +44,34 @@ _systemd_option = click.option("--systemd", type=click.Path(path_type=Path, file
 @click.option("--name", default=lambda: socket.gethostname().partition(".")[0], show_default="the host's name",
               help="Of this machine, and of its dataserver.")
 @click.option("--replication", type=click.IntRange(1, 16), default=3, show_default=True, help="Replicas of a file.")
+@click.option("--etcd", "others", default="", metavar="NAME=IP,...", help="The other machines that keep the names "
+              "with this one: each gets a nameserver, and a member of an etcd that they share.  [default: this one "
+              "alone]")
+@_disk_option
 @_mount_option
 @_systemd_option
-def init(directory: Path, chosen: tuple[str, ...], address: str, name: str, replication: int,
-         mount: Path | None, systemd: Path | None) -> None:
+def init(directory: Path, chosen: tuple[str, ...], address: str, name: str, replication: int, others: str,
+         disks: tuple[Path, ...], mount: Path | None, systemd: Path | None) -> None:
     from speedwell.cluster import parts, units
 
     if systemd is not None:
-        units.check(directory.absolute(), systemd)
+        units.check(directory.absolute(), systemd, disks)
     picked = dict.fromkeys([*(chosen or FIRST[:2]), *([roles.MOUNT] if mount else [])])
-    _tell(parts.first(parts.Part(directory.absolute(), name, address, str(mount or "")), list(picked), replication),
-          systemd)
+    part = parts.Part(directory.absolute(), name, address, str(mount or ""), _absolute(disks))
+    _tell(parts.first(part, list(picked), replication, others), systemd)
 
 
 @click.command()
-@click.argument("token")
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("words", metavar="[TOKEN] DIR", nargs=-1, required=True)
+@click.option("--token-file", type=click.File(), metavar="FILE", help="Take the token from the first line of FILE, "
+              "`-` is standard input: other users of this machine see what is on the command line.")
 @click.option("--address", metavar="IP", help="Of this machine, where others reach it.  [default: that with which "
               "it reaches the authority]")
+@_disk_option
 @_mount_option
 @_systemd_option
-def join(token: str, directory: Path, address: str | None, mount: Path | None, systemd: Path | None) -> None:
+def join(words: tuple[str, ...], token_file: TextIO | None, address: str | None, disks: tuple[Path, ...],
+         mount: Path | None, systemd: Path | None) -> None:
     """Get this machine's certificates for an installation.
 
     TOKEN is what `speedwell identity invite` has printed on the authority's machine; it is good once. Keys are made
@@ -66,16 +81,23 @@ def join(token: str, directory: Path, address: str | None, mount: Path | None, s
     from speedwell.cluster import parts, units
     from speedwell.fs.identity import invitations  # takes 30 ms
 
+    if len(words) != (2 if token_file is None else 1):
+        raise click.UsageError("name the token and DIR, or --token-file and DIR", click.get_current_context())
+    directory = Path(words[-1])
     try:
-        given = invitations.parsed(token)
+        given = invitations.parsed(words[0] if token_file is None else token_file.readline(MOST_CHARACTERS).strip())
     except IdentityError as error:
         raise click.UsageError(str(error), click.get_current_context()) from None
     if mount is not None and roles.MOUNT not in given.roles:
         raise click.UsageError(f"--mount: the token is for {', '.join(given.roles)}", click.get_current_context())
     if systemd is not None:
-        units.check(directory.absolute(), systemd)
+        units.check(directory.absolute(), systemd, disks)
     _tell(parts.join(parts.Part(directory.absolute(), given.machine, address or parts.own_address(given.authority),
-                                str(mount or "")), given), systemd)
+                                str(mount or ""), _absolute(disks)), given), systemd)
+
+
+def _absolute(disks: tuple[Path, ...]) -> list[Path]:
+    return [disk.absolute() for disk in disks]
 
 
 def _tell(made: Current, systemd: Path | None) -> None:
@@ -86,5 +108,5 @@ def _tell(made: Current, systemd: Path | None) -> None:
     from speedwell.cluster import units
     from speedwell.cluster.processes import Processes
 
-    names = units.write(Processes(Path(made.directory)), systemd)
+    names = units.write(Processes(Path(made.directory)), systemd.absolute())
     echo(f"next: `systemctl daemon-reload`, `systemctl enable --now {' '.join(names)}`")

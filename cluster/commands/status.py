@@ -145,6 +145,8 @@ def _add_roles(state: Status) -> None:
         for address in addresses:
             found = leads(address, ROLE_TIMEOUT_SECONDS, _identity(state))
             state.roles[address] = "no answer" if found is None else "leads" if found else "follows"
+            if found is None and state.installation is not None and state.installation.kind == current.MACHINE:
+                state.problems.append(f"the nameserver {address} does not answer")
 
 
 def _add_turns(state: Status) -> None:
@@ -278,6 +280,9 @@ def _print_servers(state: Status) -> None:
     for server in servers.values():
         rows.append((server["dataserver_id"], "", "alive" if server["alive"] else "DEAD", "",
                      f"{server['host']}:{server['port']}", server["rack"], units.size(server["available_bytes"])))
+    here = {process["address"] for process in state.processes}
+    rows += [("nameserver", "", role, "", address, "", "") for address, role in state.roles.items()
+             if state.installation is not None and address not in here]
     if rows:
         echo_table(("process", "pid", "state", "memory", "address", "rack", "free"), rows, ("pid", "memory", "free"))
 

@@ -132,11 +132,31 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
         if any((mount, dataservers, chunk_size, metrics, identity is not None, *shared.values())):
             raise click.UsageError(f"the settings of this machine are in {directory}/*.toml",
                                    click.get_current_context())
-        _tell_started(parts.described(processes), parts.up(processes), as_json)
+        _part(processes, as_json)
         return
 
     _local(LocalSettings(directory, mount, dataservers, replication, chunk_size, nameservers, fsync, min_replicas,
                          metrics or None, identity, directories_per_server, encrypt_data), as_json)
+
+
+def _part(processes: Processes, as_json: bool) -> None:
+    from speedwell.cluster import parts, units
+
+    if place := processes.settings.get("systemd"):
+        names = units.write(processes, Path(place))
+        echo(f"systemd starts what runs here; its units in {place} are now as the settings say")
+        echo(f"next: `systemctl daemon-reload`, `systemctl restart {' '.join(names)}`")
+        return
+    started = parts.up(processes)
+    _tell_started(parts.described(processes), started, as_json)
+    if as_json:
+        return
+    for record in processes.running():
+        if record.name in started:
+            echo(f"started {record.name:12} {record.address}")
+    if machines := processes.settings.get("etcd"):
+        echo(f"names are served while more than half of these machines run: {machines}")
+    echo("next: `speedwell status`; stop with `speedwell down`")
 
 
 def _local(settings: LocalSettings, as_json: bool) -> None:

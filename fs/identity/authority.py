@@ -28,15 +28,22 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from speedwell.fs.errors import IdentityError
 from speedwell.fs.identity import bearer, files, register
 from speedwell.fs.identity.register import CLOCK_SKEW_SECONDS, Certificate
-from speedwell.fs.identity.roles import CONTROLLER, ETCD, SCOPED, SERVERS, SWITCH, checked_name, checked_role, host_of
+from speedwell.fs.identity.roles import (
+    ADDRESSED,
+    CONTROLLER,
+    SCOPED,
+    SERVERS,
+    SWITCH,
+    checked_name,
+    checked_role,
+    host_of,
+)
 from speedwell.fs.identity.scope import Scope
 
 DAY_SECONDS = 86400.0
 VALIDITY_SECONDS = 30 * DAY_SECONDS
 AUTHORITY_SECONDS = 3650 * DAY_SECONDS
 LEAST_VALIDITY_SECONDS = 5.0
-ADDRESSED = (ETCD, CONTROLLER)
-"""Programs that are not ours know these by their IP address."""
 _BEGUN = ("lock", "authority.key", files.AUTHORITY)
 
 

@@ -3,8 +3,8 @@
     GET /v1/authority    its certificate, for everybody: a join token has its hash
     POST /v1/join        {"token", "requests": {ROLE: PEM}}: the certificates that the token is for
     POST /v1/renew       {"request": PEM}, of who has a certificate: one for a new key
-    GET /v1/revoked      of who has a certificate: which ones are revoked; of a controller, too, the bearer tokens and
-                         what it shows to switches
+    GET /v1/revoked      of who has a certificate: which ones are revoked, also as etcd takes it; of a controller,
+                         too, the bearer tokens and what it shows to switches
 
 What is refused is answered as application/problem+json (RFC 9457). Of connections there are CONNECTIONS at most, and
 each has SECONDS for its requests: a machine needs two in a month.
@@ -149,7 +149,8 @@ class Enrollment(ThreadingHTTPServer):
         return peer
 
     def _news(self, controller: x509.Certificate | None) -> dict[str, Any]:
-        news: dict[str, Any] = {"revoked": files.read_json(self.directory / AUTHORITY / files.REVOKED)}
+        news: dict[str, Any] = {"revoked": files.read_json(self.directory / AUTHORITY / files.REVOKED),
+                                "revocation_list": (self.directory / files.REVOCATION_LIST).read_text()}
         if controller is not None:
             tokens = self.directory / bearer.TOKENS
             news["tokens"] = files.read_json(tokens) if tokens.exists() else {}

@@ -24,7 +24,7 @@ from speedwell.fs.errors import IdentityError, SpeedwellError
 from speedwell.fs.identity import files
 from speedwell.fs.identity.authority import Authority, Holder
 from speedwell.fs.identity.bearer import digest
-from speedwell.fs.identity.roles import CONTROLLER, DATASERVER, JOINING, SCOPED, checked_name
+from speedwell.fs.identity.roles import ADDRESSED, DATASERVER, JOINING, SCOPED, checked_name
 from speedwell.fs.identity.scope import Scope
 
 INVITATIONS = "invitations.json"
@@ -85,7 +85,7 @@ class Invitation:
 
     def holder(self, role: str) -> Holder:
         return Holder(name_of(self.machine, role), role, self.scope if role in SCOPED else "",
-                      self.address if role == CONTROLLER else "")
+                      self.address if role in ADDRESSED else "")
 
 
 def name_of(machine: str, role: str) -> str:
@@ -105,14 +105,15 @@ def invite(directory: Path, listens: str, machine: str, roles: Sequence[str], *,
            address: str = "", settings: Mapping[str, str] | None = None,
            validity_seconds: float = VALIDITY_SECONDS) -> Token:
     """A token for one machine, from the authority in `directory`, which is reached at `listens`, HOST:PORT. `address`
-    is the machine's, for a controller. Raises IdentityError."""
+    is the machine's, for `ADDRESSED` roles. Raises IdentityError."""
     parse_address(listens, "authority")
     checked_name(machine)
     chosen = _checked(roles)
     if scope is not None and not set(chosen) & set(SCOPED):
         raise IdentityError(f"--uids: only {' and '.join(SCOPED)} are for some users")
-    if CONTROLLER in chosen and not address:
-        raise IdentityError("--address: a controller is known by its IP address")
+    for role in chosen:
+        if role in ADDRESSED and not address:
+            raise IdentityError(f"--address: the role {role} is known by its IP address")
     authority = Authority(directory)
     _require_free(authority, [name_of(machine, role) for role in chosen])
     token = Token(listens, fingerprint((directory / files.AUTHORITY).read_bytes()), machine, chosen,

@@ -1,6 +1,7 @@
 """A machine that has joined: how it gets its certificates, and new ones in time.
 
     DIRECTORY/joined.json    where the authority listens
+    DIRECTORY/revoked.crl    of a machine with a member of etcd: what that knows of revoked certificates
     DIRECTORY/NAME/          the identity of a part of this machine (`speedwell.fs.identity.bundle`)
 
 Keys are made here and stay here; certificate requests (PKCS #10) go to the authority (`fs.identity.enrollment`).
@@ -25,7 +26,7 @@ from speedwell.fs.identity import bearer, files, register
 from speedwell.fs.identity.authority import private_pem
 from speedwell.fs.identity.bundle import Identity, explain
 from speedwell.fs.identity.invitations import Token, fingerprint, name_of
-from speedwell.fs.identity.roles import AUTHORITY, CONTROLLER, host_of
+from speedwell.fs.identity.roles import AUTHORITY, CONTROLLER, ETCD, host_of
 
 JOINED = "joined.json"
 SECONDS = 10.0
@@ -134,7 +135,10 @@ def _take_news(place: Path, news: Mapping[str, Any], role: str, key: bytes) -> N
     if role == CONTROLLER:
         files.replace_with(place / files.TO_SWITCHES, news["to_switches"].encode(), key)
     wanted = {files.REVOKED: "revoked", **({bearer.TOKENS: "tokens"} if role == CONTROLLER else {})}
-    files.replace_others((place / name, json.dumps(dict(news[field])).encode()) for name, field in wanted.items())
+    found = [(place / name, json.dumps(dict(news[field])).encode()) for name, field in wanted.items()]
+    if role == ETCD:
+        found.append((place.parent / files.REVOCATION_LIST, str(news["revocation_list"]).encode()))
+    files.replace_others(found)
 
 
 def _keys(path: Path, roles: tuple[str, ...]) -> dict[str, ec.EllipticCurvePrivateKey]:

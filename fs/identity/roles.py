@@ -11,13 +11,16 @@ ROLES = (NAMESERVER, DATASERVER, ETCD, CONTROLLER, SWITCH, MOUNT, OPERATOR, READ
 SERVERS = (NAMESERVER, DATASERVER, ETCD, CONTROLLER, SWITCH, AUTHORITY)
 """Only their certificates are good for the listening end of a connection."""
 
+ADDRESSED = (ETCD, CONTROLLER)
+"""Programs that are not ours know these by their IP address."""
+
 WRITERS = (MOUNT, OPERATOR, DATASERVER)
 """They change what files hold."""
 
 SCOPED = (MOUNT, READER)
 """They may be for some users, and for a directory."""
 
-JOINING = (NAMESERVER, DATASERVER, CONTROLLER, MOUNT, OPERATOR, READER, SCHEDULER)
+JOINING = (NAMESERVER, DATASERVER, ETCD, CONTROLLER, MOUNT, OPERATOR, READER, SCHEDULER)
 """What a machine may get by a join token."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)

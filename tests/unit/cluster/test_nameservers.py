@@ -29,9 +29,10 @@ def test_an_etcd_has_an_odd_number_of_members_and_one_nameserver_needs_none(name
 def test_members_of_an_etcd_know_each_other_and_keep_apart() -> None:
     commands = etcd_commands(Path("/c"), "127.0.0.1", MEMBERS)
     assert [command.name for command in commands] == etcd_names(3)
-    clusters = {command.argv[command.argv.index("--initial-cluster") + 1] for command in commands}
-    assert clusters == {"etcd-0=http://127.0.0.1:2000,etcd-1=http://127.0.0.1:2001,etcd-2=http://127.0.0.1:2002"}
-    assert len({command.argv[command.argv.index("--data-dir") + 1] for command in commands}) == 3
+    options = [dict(word.removeprefix("--").split("=", 1) for word in command.argv[1:]) for command in commands]
+    assert {each["initial-cluster"] for each in options} == {
+        "etcd-0=http://127.0.0.1:2000,etcd-1=http://127.0.0.1:2001,etcd-2=http://127.0.0.1:2002"}
+    assert len({each["data-dir"] for each in options}) == 3
 
 
 def test_every_nameserver_is_told_all_members() -> None:

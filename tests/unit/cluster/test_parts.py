@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from speedwell.cluster import parts
 from speedwell.cluster.commands.up import up
-from speedwell.cluster.errors import StartFailed
+from speedwell.cluster.errors import InvalidSetting, StartFailed
 from speedwell.cluster.processes import Command, Processes
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.identity import places, roles
@@ -57,3 +57,36 @@ def test_a_file_in_place_of_an_installation_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     refused = CliRunner().invoke(up, ["--local", str(tmp_path / "file")])
     assert str(refused.exception) == f"--local: {tmp_path}/file is not a directory"
+
+
+@pytest.mark.parametrize("others", [
+    "b=10.0.0.2", "b=10.0.0.2,c=10.0.0.2", "b=10.0.0.2,b=10.0.0.3", "a=10.0.0.2,c=10.0.0.3", "b=10.0.0.1,c=10.0.0.3",
+    "b=10.0.0.2,c", "b=10.0.0.2,c=host", "=10.0.0.2,c=10.0.0.3", "b=10.0.0.2,c=10.0.0.3,", "b/=10.0.0.2,c=10.0.0.3"])
+def test_machines_that_cannot_keep_the_names_together_are_refused_and_nothing_is_made(
+        others: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="--etcd: "):
+        parts.first(parts.Part(tmp_path / "a", "a", "10.0.0.1"), [roles.DATASERVER], 3, others)
+    assert not (tmp_path / "a").exists()
+
+
+def test_who_keeps_the_names_gets_a_nameserver_and_a_member_of_etcd_by_its_token(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(places.STATE_VARIABLE, str(tmp_path / "state"))
+    found = parts.first(parts.Part(tmp_path / "a", "a", "10.0.0.1"), [roles.DATASERVER], 2, "b=10.0.0.2,c=fd00::3")
+    assert found.nameserver == "10.0.0.1:7400,10.0.0.2:7400,[fd00::3]:7400"
+    processes = Processes(tmp_path / "a")
+    chosen, address, told = parts.invited(processes, "c", [roles.NAMESERVER], "")
+    assert (chosen, address) == ([roles.NAMESERVER, roles.ETCD], "fd00::3")
+    (tmp_path / "c").mkdir()
+    joined = parts._write(parts.Part(tmp_path / "c", "c", "10.9.9.9"), chosen, told)
+    settings = tomllib.loads((tmp_path / "c/nameserver.toml").read_text())
+    assert (settings["listen"], settings["replication"]) == ("[fd00::3]:7400", 2)
+    assert settings["etcd"] == "10.0.0.1:2379,10.0.0.2:2379,[fd00::3]:2379"
+    options = parts.command_again(joined, roles.ETCD).env
+    assert options["ETCD_INITIAL_CLUSTER"] == parts.command_again(processes, roles.ETCD).env["ETCD_INITIAL_CLUSTER"]
+    assert options["ETCD_LISTEN_PEER_URLS"] == "https://[fd00::3]:2380"
+    assert options["ETCD_PEER_CLIENT_CERT_AUTH"] == options["ETCD_CLIENT_CERT_AUTH"] == "true"
+    for machine, given in (("d", ""), ("c", "10.0.0.9")):
+        with pytest.raises(InvalidSetting, match="the machines that keep the names are a="):
+            parts.invited(processes, machine, [roles.NAMESERVER], given)
+    assert parts.invited(processes, "d", [roles.MOUNT], "")[:2] == ([roles.MOUNT], "")

@@ -35,7 +35,17 @@ from speedwell.fs.identity.authority import Authority
 from speedwell.fs.identity.bundle import LOOK_SECONDS, Identity
 from speedwell.fs.identity.enrollment import Enrollment
 from speedwell.fs.identity.invitations import Token, invite, parsed
-from speedwell.fs.identity.roles import AUTHORITY, CONTROLLER, DATASERVER, MOUNT, OPERATOR, READER, ROLES, SWITCH
+from speedwell.fs.identity.roles import (
+    AUTHORITY,
+    CONTROLLER,
+    DATASERVER,
+    ETCD,
+    MOUNT,
+    OPERATOR,
+    READER,
+    ROLES,
+    SWITCH,
+)
 from speedwell.fs.identity.scope import Scope
 from tests.waiting import wait_until
 
@@ -269,10 +279,11 @@ def test_a_name_that_is_taken_gets_no_token(site: Site, tmp_path: Path) -> None:
 
 
 def test_what_nobody_may_join_as_is_refused_with_a_message(site: Site) -> None:
-    for roles in ((AUTHORITY,), ("etcd",), (), (MOUNT, MOUNT), ("king",)):
+    for roles in ((AUTHORITY,), ("switch",), (), (MOUNT, MOUNT), ("king",)):
         assert str(failure(lambda roles=roles: site.invite("b", *roles))).startswith("roles: ")
     assert "--uids" in str(failure(lambda: site.invite("b", DATASERVER, scope=Scope(((1, 1),), ((1, 1),)))))
-    assert "--address" in str(failure(lambda: site.invite("b", CONTROLLER)))
+    for role in (CONTROLLER, ETCD):
+        assert "--address" in str(failure(lambda role=role: site.invite("b", role)))
     assert not (site.directory / invitations.INVITATIONS).exists()
 
 
@@ -543,7 +554,9 @@ def test_the_commands_do_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             assert ready == "ready"
             token = run("identity", "invite", "b", DATASERVER, MOUNT, "--uids", "1000", "--authority", address,
                         "--directory", directory).strip()
-            run("join", token, tmp_path / "b")
+            (tmp_path / "token").write_text(f"{token}\n")
+            run("join", token, tmp_path / "b", "--token-file", tmp_path / "token", code=2)
+            run("join", tmp_path / "b", "--token-file", tmp_path / "token")
             assert Identity(tmp_path / "b/identity/mount-b").own.role == MOUNT
             with pytest.raises(ClusterError, match="is not empty"):
                 speedwell.main(["join", token, str(tmp_path / "b")], standalone_mode=False)

@@ -127,11 +127,11 @@ def test_how_often_the_watchdog_is_told(monkeypatch: pytest.MonkeyPatch) -> None
         assert systemd.watchdog_seconds() == seconds
 
 
-def machine(directory: Path) -> Processes:
+def machine(directory: Path, *disks: Path) -> Processes:
     (directory / "identity").mkdir(parents=True)
-    return parts._write(parts.Part(directory, "a", "127.0.0.1", str(directory.parent / "mnt")),
-                        [roles.NAMESERVER, roles.DATASERVER, roles.CONTROLLER, roles.MOUNT],
-                        {"nameserver": "127.0.0.1:7400", "controller": ""})
+    return parts._write(parts.Part(directory, "a", "127.0.0.1", str(directory.parent / "mnt"), disks),
+                        [roles.NAMESERVER, roles.DATASERVER, roles.ETCD, roles.CONTROLLER, roles.MOUNT],
+                        {"nameserver": "127.0.0.1:7400", "controller": "", "etcd": "a=127.0.0.1,b=127.0.0.2"})
 
 
 def test_each_role_has_a_unit_and_the_mount_s_is_seen_by_everybody(tmp_path: Path) -> None:
@@ -142,8 +142,26 @@ def test_each_role_has_a_unit_and_the_mount_s_is_seen_by_everybody(tmp_path: Pat
     texts = {name: (tmp_path / name).read_text() for name in names}
     for name, text in texts.items():
         assert "$" not in text
-        assert "Type=notify" in text
-        assert ("ProtectSystem=strict" in text) == ("WatchdogSec=" in text) == ("mount" not in name)
+        assert ("Type=notify" in text) == ("etcd" not in name)      # that one would wait for other machines
+        assert ("ProtectSystem=strict" in text) == ("mount" not in name)
+        assert ("WatchdogSec=" in text) == (name not in ("speedwell-mount.service", "speedwell-etcd.service"))
+        writable = [line for line in text.splitlines() if line.startswith("ReadWritePaths")]
+        assert writable == [] if "mount" in name else [f"ReadWritePaths={tmp_path}/a"]
+
+
+def test_a_server_may_write_to_the_disks_in_its_settings_also_to_one_that_was_added(tmp_path: Path) -> None:
+    processes = machine(tmp_path / "a", tmp_path / "disk1")
+    units.write(processes, tmp_path)
+    unit = tmp_path / "speedwell-dataserver.service"
+    assert f"ReadWritePaths={tmp_path}/a {tmp_path}/disk1\n" in unit.read_text()
+    settings = tmp_path / "a/dataserver.toml"
+    settings.write_text(settings.read_text().replace('disk1"', f'disk1", "{tmp_path}/disk2"'))
+    done = CliRunner().invoke(speedwell, ["up", "--local", str(processes.directory)])
+    assert "systemctl restart" in done.output
+    assert f"ReadWritePaths={tmp_path}/a {tmp_path}/disk1 {tmp_path}/disk2\n" in unit.read_text()
+    settings.write_text(settings.read_text().replace("disk2", "disk 2"))
+    done = CliRunner().invoke(speedwell, ["up", "--local", str(processes.directory)])
+    assert "name another directory" in str(done.exception) and "disk2" in unit.read_text()
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
