@@ -74,8 +74,8 @@ def test_after_any_changes_the_blocks_are_the_whole_space_and_every_edge_switch_
 
 
 def test_no_server_of_racks_of_uneven_size_is_too_busy_at_first() -> None:
-    few = {"p0r0h0", "p0r0h1", "p0r0h2", "p0r0h3", "p0r1h0", "p0r1h1", "p1r0h0", "p1r0h1", "p1r1h0", "p1r1h1",
-           "p1r2h0", "p1r2h1", "p1r2h2", "p2r0h0", "p2r0h1"}
+    few = {"p0r0h0", "p0r0h1", "p0r0h2", "p0r0h3", "p0r1h0", "p0r1h1", "p0r1h2", "p1r0h0", "p1r0h1", "p1r1h0",
+           "p1r1h1", "p1r2h0", "p1r2h1", "p2r0h0", "p2r0h1"}
     for servers in (few, *(set(Random(seed).sample(sorted(HOSTS), 5 + seed)) for seed in range(30))):
         assert lay_out({server: HOSTS[server] for server in servers}).busiest_over_mean <= 1.03
 
