@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import click
 
-from speedwell.fs import command_line
+from speedwell.fs import command_line, tracing
 from speedwell.fs.ending import run_to_the_end
 
 # name: module, attribute, the line in `speedwell --help` (so that the help imports no command)
@@ -118,6 +118,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def run(arguments: list[str] | None = None) -> int:
     """Run one command line (default: the process's own); returns the exit code. Never raises."""
+    tracing.start("speedwell")
     return command_line.run(speedwell, "speedwell", arguments)
 
 

@@ -4,7 +4,6 @@ It starts again what ends. It is one of the installation's processes: `down` sto
 was killed. It needs nothing but what is on the disk, so a new one goes on where the old one ended.
 """
 
-import logging
 import signal
 import sys
 import threading
@@ -17,12 +16,13 @@ from speedwell.cluster.identities import FOLDER
 from speedwell.cluster.local_commands import SUPERVISOR, has_certificates
 from speedwell.cluster.processes import Processes
 from speedwell.cluster.supervision import Supervision
+from speedwell.fs import logs
 from speedwell.fs.identity.keeper import keep_renewed
 
 
 def main() -> None:
     """Entry of the background process; prints `ready` when it watches."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logs.configure()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     directory = Path(sys.argv[1])
     processes = Processes(directory)

@@ -16,6 +16,7 @@ from speedwell.cluster.errors import AlreadyRunning, ClusterError, InvalidState,
 from speedwell.cluster.processes import Command, Processes, ProcessRecord, start_ticks
 from speedwell.cluster.restarts import Restarts
 from speedwell.cluster.state_files import write_atomically
+from speedwell.fs import logs
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class Supervision:
             log.debug("another command is at work")   # it may be what ends the processes: look again later
         except (ClusterError, OSError) as error:
             log.error("%s", error)
+        self._rotate_logs()
         self._tell()
 
     def state(self) -> list[tuple[str, bool, int]]:
@@ -71,6 +73,14 @@ class Supervision:
         return [(name, name in running, restarts[name].count if name in restarts else 0) for name in self._names()]
 
     # ------------------------------------------------------------------ private
+
+    def _rotate_logs(self) -> None:
+        for record in self._processes.running():
+            try:
+                if Path(record.log).stat().st_size > logs.MAX_BYTES:
+                    logs.rotate(record.log, f"{record.log}.1")
+            except OSError as error:
+                log.error("%s cannot be rotated: %s", record.log, error.strerror)
 
     def _note_ended(self) -> None:
         running = {record.name for record in self._processes.running()}

@@ -29,6 +29,7 @@ from speedwell.cluster.fabric_settings import FabricSettings
 from speedwell.cluster.processes import Processes, log_tail, start_ticks
 from speedwell.cluster.state_files import exclusive, write_atomically
 from speedwell.cluster.supervision import Supervision
+from speedwell.fs import logs
 from speedwell.fs.errors import IdentityError
 from speedwell.fs.identity.keeper import keep_renewed
 from speedwell.topo.emulation import EmulationError, capacity, remove_leftovers
@@ -197,7 +198,7 @@ def _supervise(cluster: FabricCluster) -> None:
             cluster.start(lambda text: _say({"progress": text}))
             _say({"ready": _write_state(cluster, cluster.description())})
             _detach()
-            logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+            logs.configure()
             if cluster.settings.identity:
                 threading.Thread(target=keep_renewed, daemon=True,
                                  args=(cluster.settings.directory / identities.FOLDER, threading.Event())).start()

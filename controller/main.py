@@ -16,7 +16,7 @@ import click
 from speedwell.controller.errors import InvalidSettings
 from speedwell.controller.policy_options import PolicyOption, policy_path_option
 from speedwell.controller.settings import Settings, load_settings
-from speedwell.fs import command_line, systemd
+from speedwell.fs import command_line, systemd, tracing
 
 APPLICATIONS = ("topology.discovery", "topology.hosts", "tables.forwarding", "counters.poller", "reads.app",
                 "placements.app", "metadata.app", "timeslices.app", "queues.app", "network.app", "storage.app",
@@ -84,6 +84,7 @@ def _run(settings: Settings) -> None:
     _tell_watchdog()
     stop.wait()
     controller.stop(STOP_SECONDS)
+    tracing.stop()
     sys.stdout.flush()
     sys.stderr.flush()
     # Green threads that are stuck in a system call must not keep the process.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
@@ -27,12 +26,12 @@ from speedwell.controller.settings import Settings
 from speedwell.controller.switches.connection import bad_message_counter, door_of, serve_switch
 from speedwell.controller.switches.packet_ins import PacketIns
 from speedwell.controller.topology.state import NetworkState
+from speedwell.fs import logs, tracing
 from speedwell.fs.identity.bundle import Identity
 from speedwell.fs.identity.roles import CONTROLLER
 
 LOG = logging.getLogger(__name__)
 BACKLOG = 512
-LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 class AddressTaken(Exception):
@@ -48,7 +47,8 @@ class Controller:
     """
 
     def __init__(self, settings: Settings, app_modules: Sequence[str]) -> None:
-        logging.basicConfig(stream=sys.stderr, format=LOG_FORMAT, level=settings.log_level.upper())
+        logs.configure(settings.log_level)
+        tracing.start("speedwell-controller", f"{settings.rest_host}:{settings.rest_port}")
         if settings.log_level != "debug":
             logging.getLogger("ryu").setLevel(logging.WARNING)
         cfg.CONF([], project="speedwell", default_config_files=[])

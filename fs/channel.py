@@ -14,9 +14,10 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from speedwell.fs import units
+from speedwell.fs import tracing, units
 from speedwell.fs.errors import ProtocolError, SpeedwellError, reason
 from speedwell.fs.interface import checksums_in_hardware
+from speedwell.fs.proto.speedwell_pb2 import Call, DataRequest
 
 MAGIC = b"SPW1"
 MAX_FRAME_BYTES = 1 << 20
@@ -41,6 +42,7 @@ _ALONE_BYTES = 4096
 # Plain numbers: to combine the flags of an enum takes longer than the system call.
 _PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 _WAITALL = int(socket.MSG_WAITALL)
+_REQUESTS = (Call, DataRequest)
 
 M = TypeVar("M", bound=Message)
 
@@ -117,7 +119,10 @@ class Channel:
     # ------------------------------------------------------------------ frames
 
     def send(self, message: Message, more: bool = False) -> None:
-        """Send one frame; `more` holds it back until the raw bytes that follow."""
+        """Send one frame; `more` holds it back until the raw bytes that follow. A request is told what it is part
+        of."""
+        if isinstance(message, _REQUESTS) and (traceparent := tracing.current()):
+            message.traceparent = traceparent
         frame = encode(message)
         if self.is_local:
             self._held += frame

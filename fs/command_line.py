@@ -3,6 +3,7 @@
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
 """
 
+import errno
 import math
 import os
 import re
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 
 import click
 
-from speedwell.fs.errors import reason
+from speedwell.fs.errors import SpeedwellError, reason
 
 F = TypeVar("F", bound=Callable[..., Any])
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -84,6 +85,8 @@ def explain(error: Exception) -> str:
         names = [os.fsdecode(name) for name in (error.filename, error.filename2) if name is not None]
         return ": ".join([" -> ".join(str(name) for name in names), reason(error)] if names else [reason(error)])
     if type(error).__module__.startswith("speedwell."):
+        if isinstance(error, SpeedwellError) and error.errno == errno.EIO and error.request_id:
+            return f"{reason(error)} (request {error.request_id})"
         return reason(error)
     if isinstance(error, ModuleNotFoundError) and (extra := _extra_with(error.name or "")):
         return f"this needs {error.name}: run scripts/setup, or pip install '.[{extra}]', in a clone of Speedwell"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from speedwell.fs import tracing
 from speedwell.fs.errors import IdentityError, InvalidArgument
 from speedwell.fs.identity.bundle import Identity, explain, peer_of
 from speedwell.fs.identity.known import identity_for
@@ -38,11 +39,20 @@ class Controller:
     def connect(self, timeout_seconds: float) -> http.client.HTTPConnection:
         """A connection that is made with the first request. That raises OSError, http.client.HTTPException."""
         if self._identity is None:
-            return http.client.HTTPConnection(*self._address, timeout=timeout_seconds)
+            return _Connection(*self._address, timeout=timeout_seconds)
         return _SecureConnection(self._identity, *self._address, timeout=timeout_seconds)
 
 
-class _SecureConnection(http.client.HTTPConnection):
+class _Connection(http.client.HTTPConnection):
+    """Its requests say what they are part of."""
+
+    def putrequest(self, *arguments: Any, **options: Any) -> None:
+        super().putrequest(*arguments, **options)
+        if traceparent := tracing.current():
+            self.putheader(tracing.HEADER, traceparent)
+
+
+class _SecureConnection(_Connection):
     def __init__(self, identity: Identity, host: str, port: int, timeout: float) -> None:
         super().__init__(host, port, timeout=timeout)
         self._identity = identity

@@ -25,6 +25,8 @@ class SpeedwellError(Exception):
     """Base of every error of the filesystem. `errno` is what the mount answers."""
 
     errno: ClassVar[int] = errno.EIO
+    request_id = ""
+    """Of the request that failed (`speedwell.fs.tracing`), by which the servers' logs have it."""
 
     @property
     def message(self) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from google.protobuf.message import Message
 
-from speedwell.fs import local
+from speedwell.fs import local, tracing
 from speedwell.fs.channel import Channel, ConnectionLost, MalformedFrame, encode
 from speedwell.fs.errors import IdentityError, InvalidArgument, NotAuthenticated, SpeedwellError
 from speedwell.fs.handshakes import Handshakes
@@ -100,6 +100,10 @@ class FrameServer(ABC):
     @abstractmethod
     def serve_request(self, channel: Channel, request: Message) -> None:
         """Answer one request. Raises InvalidArgument or MalformedFrame to refuse it and close the connection."""
+
+    @abstractmethod
+    def name_of(self, request: Message) -> str:
+        """What kind of request it is, in traces."""
 
     @abstractmethod
     def refusal(self, error: SpeedwellError) -> Message:
@@ -241,7 +245,8 @@ class FrameServer(ABC):
         if request is None:
             return False
         self._set_busy(channel, True)
-        self.serve_request(channel, request)
+        with tracing.serving(self.name_of(request), getattr(request, tracing.HEADER, "")):
+            self.serve_request(channel, request)
         self._set_busy(channel, False)
         return True
 

@@ -16,6 +16,8 @@ _quota_told_at = float("-inf")
 NAME_AN_INODE = frozenset(("getattr", "setattr", "readlink", "open", "opendir", "readdir", "readdirplus", "getxattr",
                            "setxattr", "listxattr", "removexattr"))
 
+MAKE_A_HANDLE = ("create", "open")
+USE_A_HANDLE = ("read", "write", "flush", "fsync", "release", "fallocate", "lseek")
 
 _REQUESTS = """
     lookup inode name; forget inode lookups; getattr inode info; setattr inode status fields info; readlink inode;
@@ -52,7 +54,7 @@ def errno_of(operation: str, error: BaseException) -> int:
         log.error("%s failed in a way nobody foresaw", operation, exc_info=error)
         return errno.EIO
     if isinstance(error, SpeedwellError) and number == errno.EIO:
-        log.error("%s: %s", operation, error)
+        log.error("%s: %s", operation, error, extra={"request": error.request_id})
     elif number == errno.EDQUOT:
         _tell_of_quota(str(error))
     elif number == errno.ENOENT and operation in NAME_AN_INODE:

@@ -160,6 +160,10 @@ class FileOperations(LockOperations):
         if self._nodes.get(attributes.inode).told != now or self._kernel.is_being_told():
             self._kernel.drop_attributes(attributes.inode)
 
+    def traceparent(self, number: int) -> str:
+        """Of the request that has made a handle."""
+        return self._files.handle(number).traceparent
+
     # ------------------------------------------------------------------ content
 
     def read(self, number: int, buffer: memoryview, offset: int) -> int:

@@ -25,9 +25,10 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from speedwell.fs.tracing import Span, Within
 from speedwell.fuse_mount.access_log import FINDS, AccessLog
 from speedwell.fuse_mount.binding import CAP_POSIX_ACL
-from speedwell.fuse_mount.door import REQUESTS, errno_of
+from speedwell.fuse_mount.door import MAKE_A_HANDLE, REQUESTS, USE_A_HANDLE, errno_of
 from speedwell.fuse_mount.errors import MountError
 from speedwell.fuse_mount.measures import TIME, Measures, Served
 from speedwell.fuse_mount.shared import ROOT_INODE, Caller
@@ -239,7 +240,8 @@ class Session:
         for request, names in REQUESTS.items():
             method = getattr(self, f"_{request}", None)
             if method is not None and request in types:
-                setattr(table, request, types[request](self._guarded(request, self._rooted(method, names))))
+                traced = self._traced(request, self._rooted(method, names))
+                setattr(table, request, types[request](self._guarded(request, traced)))
         return table
 
     def _init(self, _: Any, connection: Any) -> None:
@@ -293,6 +295,24 @@ class Session:
             served.began_ns = 0
 
         return guarded
+
+    def _traced(self, name: str, method: Callable[..., None]) -> Callable[..., None]:
+        """The same method as part of a trace: that of the open(2) whose handle it uses, or one that it begins."""
+        if name in MAKE_A_HANDLE:
+            def opening(request: int, *arguments: Any) -> None:
+                with Span(name):
+                    method(request, *arguments)
+
+            return opening
+        if name not in USE_A_HANDLE:
+            return method
+        place = REQUESTS[name].index("info")
+
+        def using(request: int, *arguments: Any) -> None:
+            with Within(self._operations.traceparent(arguments[place].contents.fh)):
+                method(request, *arguments)
+
+        return using
 
     def _noted(self, name: str, method: Callable[..., None]) -> Callable[..., None]:
         """The same method, whose requests the readers of the access log are told."""

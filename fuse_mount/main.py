@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from speedwell.fs import command_line
+from speedwell.fs import command_line, logs, tracing
 from speedwell.fs import metrics as prometheus
 from speedwell.fs.command_line import Number
 from speedwell.fs.config import config_option
@@ -66,6 +66,7 @@ class Settings:
     identity: Path | None
     kernel_options: tuple[str, ...]
     subdirectory: str
+    log_level: str
 
 
 def _kernel_options(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -110,6 +111,7 @@ def _kernel_options(_: click.Context, __: click.Parameter, given: tuple[str, ...
               help="Show this directory of the filesystem, in place of its root.")
 @click.option("--source", metavar="TEXT", help="What `df` and the mount table show as the source.")
 @prometheus.OPTION
+@logs.OPTION
 @click.option("--log", "log_file", type=click.Path(dir_okay=False, path_type=Path),
               help="File for the log. Default: standard error with --foreground, otherwise "
               "/var/log/speedwell (root) or ~/.local/state/speedwell.")
@@ -171,8 +173,8 @@ def _serve(settings: Settings, library: ModuleType, report: Report, *, needs_dat
     from speedwell.fuse_mount.operations import SpeedwellOperations
     from speedwell.fuse_mount.requests import Requests
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-                        filename=settings.log)
+    logs.configure(settings.log_level, settings.log)
+    tracing.start("speedwell-mount", str(settings.mountpoint))
     try:
         client = Client(settings.nameserver, controller=settings.controller, local_host=settings.local_host,
                         metadata_cache_seconds=settings.cache_seconds, most_parts=settings.parts,

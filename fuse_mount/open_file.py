@@ -8,9 +8,9 @@ import errno
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from speedwell.fs import paths
+from speedwell.fs import paths, tracing
 from speedwell.fs.client import Appender, Client, Reader
 from speedwell.fs.errors import LocksLost, NoSuchFile, ReadFailed, SpeedwellError, StaleFile
 from speedwell.fs.limits import require_possible_length
@@ -350,6 +350,7 @@ class Handle:
     wrote_under_mode: bool = False  # since this mount has set the file's mode
     lock_generation: int | None = None  # of the session when a lock was taken through it
     failure: SpeedwellError | None = None
+    traceparent: str = field(default_factory=tracing.current)   # of the open(2)
 
     @property
     def version(self) -> str | None:

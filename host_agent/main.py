@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import signal
 import socket
-import sys
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,7 +14,7 @@ import click
 from speedwell.coflow.errors import CoflowError
 from speedwell.coflow.host_heartbeat import interface_of
 from speedwell.coflow.settings import SchedulerAddress, read_key
-from speedwell.fs import command_line, systemd
+from speedwell.fs import command_line, logs, systemd
 from speedwell.fs import metrics as prometheus
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.config import config_option
@@ -44,11 +42,11 @@ from speedwell.host_agent.uplink import Uplink
               help="A flow that has moved so many waits for its turn; smaller ones never wait.")
 @click.option("--realtime", is_flag=True, help="Run before all other processes (SCHED_FIFO): slices are held closer.")
 @prometheus.OPTION
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@logs.OPTION
 def command(address: str, scheduler: str, key_file: Path, rate: int | None, queue_packets: int | None, large: int,
             realtime: bool, metrics: str | None, log_level: str) -> int:
     """Hold large flows until it is their turn, and queue this host's traffic by class, until SIGTERM or SIGINT."""
-    logging.basicConfig(stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    logs.configure(log_level)
     scheduler_at = SchedulerAddress(*_resolved(scheduler), read_key(key_file))
     prometheus.check(metrics)
     interface = interface_of(address)

@@ -15,6 +15,7 @@ from speedwell.controller.rest.index import VERSION, Endpoint, Index
 from speedwell.controller.rest.metrics import HttpMetrics, new_registry
 from speedwell.controller.rest.problems import (
     FieldError,
+    HttpProblem,
     MethodNotAllowed,
     ProblemClass,
     UnknownUrl,
@@ -25,6 +26,7 @@ from speedwell.controller.rest.problems import (
 )
 from speedwell.controller.rest.routes import PlainText, Route, route, routes_of
 from speedwell.controller.validation import reason
+from speedwell.fs import tracing
 
 LOG = logging.getLogger(__name__)
 
@@ -87,19 +89,23 @@ class RestApplication:
         return generate_latest(self.metrics)
 
     def __call__(self, request: Request) -> Answer:
-        declaration = None
         try:
+            declaration, in_path = self._find(request)
+        except HttpProblem as problem:
+            declaration, in_path, unknown = None, {}, problem
+        labels = _labels(declaration)
+        with tracing.serving(" ".join(labels), request.headers.get(tracing.HEADER, "")):
             try:
-                declaration, in_path = self._find(request)
-            finally:    # who may not ask is not told either what there is
-                if self.access is not None:
+                if self.access is not None:     # who may not ask is not told either what there is
                     self.access.require(request, declaration)
-            answer = self._answer(request, declaration, in_path)
-        except Exception as error:
-            if not isinstance(error, ProblemClass):
-                LOG.exception("%s %s failed", request.method, request.path)
-            answer = answer_to(error)
-        self._http_metrics.answered(*_labels(declaration), answer[0])
+                if declaration is None:
+                    raise unknown
+                answer = self._answer(request, declaration, in_path)
+            except Exception as error:
+                if not isinstance(error, ProblemClass):
+                    LOG.exception("%s %s failed", request.method, request.path)
+                answer = answer_to(error)
+        self._http_metrics.answered(*labels, answer[0])
         return answer
 
     def told(self, path: str) -> bytes | None:

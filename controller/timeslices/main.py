@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import signal
-import sys
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,7 +16,7 @@ from speedwell.controller.policy.registry import POLICIES, Kind
 from speedwell.controller.policy_options import PolicyOption, policy_path_option
 from speedwell.controller.timeslices.service import NetworkWatch, TurnService
 from speedwell.controller.timeslices.turns import TurnKeeper
-from speedwell.fs import command_line, systemd
+from speedwell.fs import command_line, logs, systemd
 from speedwell.fs import metrics as prometheus
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.config import config_option
@@ -42,11 +40,11 @@ from speedwell.fs.errors import InvalidArgument
               "link together should stay below 200 ms, TCP's least timeout.")
 @policy_path_option
 @prometheus.OPTION
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@logs.OPTION
 def command(controller_url: str, identity: Path | None, listen: str, key_file: Path, policy: str, slice_ms: float,
             metrics: str | None, log_level: str) -> int:
     """Give hosts' agents their turns on links that are contended, until SIGTERM or SIGINT."""
-    logging.basicConfig(stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    logs.configure(log_level)
     address = parse_address(listen, "--listen", lowest_port=0)
     controller = Controller(controller_url, identity)
     prometheus.check(metrics)

@@ -7,12 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 
+from speedwell.fs import tracing
 from speedwell.fs.channel import MAX_APPEND_BYTES, Channel
 from speedwell.fs.client.append_request import AppendRequests, Begun
 from speedwell.fs.client.context import ClientContext
 from speedwell.fs.errors import FileClosed, InvalidArgument, NameserverUnavailable, SpeedwellError
 from speedwell.fs.limits import require_possible_length
 from speedwell.fs.proto.speedwell_pb2 import Attributes
+from speedwell.fs.tracing import Within
 
 PIECE_BYTES = 4 << 20
 BUFFERED_BYTES = 16 << 20
@@ -51,6 +53,7 @@ class Appender:
 
     def __init__(self, context: ClientContext, attributes: Attributes, path: bytes) -> None:
         self.path = path
+        self._span = tracing.Span("append")
         self._requests = AppendRequests(context, attributes, path)
         self._tail: Parts = []
         self._tail_bytes = 0
@@ -81,7 +84,7 @@ class Appender:
         InvalidArgument for more than 1 GiB at once; FileTooLarge.
         """
         length = _checked_length(data)
-        with self._changed:
+        with Within(self._span.traceparent), self._changed:
             self._check()
             require_possible_length(self.size + length)
             while self._waiting_bytes and self._waiting_bytes + length > BUFFERED_BYTES:
@@ -112,18 +115,19 @@ class Appender:
 
         `send` may be called a second time, with another channel. Returns the offset of the bytes.
         """
-        while True:
-            self._drain()
-            with self._changed:
-                self._changed.wait_for(lambda: not self._sending)
-                self._check()
-                require_possible_length(self.size + length)
-                if self._queue:
-                    continue    # another thread has written meanwhile
-                self._sending = self._sent_any = True
-                self._waiting_bytes += length
-                break
-        return self._send(send, length)
+        with Within(self._span.traceparent):
+            while True:
+                self._drain()
+                with self._changed:
+                    self._changed.wait_for(lambda: not self._sending)
+                    self._check()
+                    require_possible_length(self.size + length)
+                    if self._queue:
+                        continue    # another thread has written meanwhile
+                    self._sending = self._sent_any = True
+                    self._waiting_bytes += length
+                    break
+            return self._send(send, length)
 
     def flush(self) -> Attributes:
         """Wait until all live replicas hold everything written, publish the new length at the nameserver.
@@ -131,10 +135,11 @@ class Appender:
         No request is sent when nothing was written since the last flush. Raises like `write`, and
         StaleFile if the file was truncated or replaced meanwhile.
         """
-        try:
-            self._drain()
-        finally:
-            self._publish()
+        with Within(self._span.traceparent):
+            try:
+                self._drain()
+            finally:
+                self._publish()
         return self.attributes
 
     def close(self) -> None:
@@ -145,7 +150,7 @@ class Appender:
             if not self._raised:
                 self.flush()
             elif not isinstance(self._error, NameserverUnavailable):
-                with suppress(SpeedwellError):
+                with suppress(SpeedwellError), Within(self._span.traceparent):
                     self._requests.publish()    # what was acknowledged before the error
         finally:
             with self._changed:
@@ -156,6 +161,7 @@ class Appender:
                     piece.begun.channel.close()
             if self._error is None:
                 self._requests.close()
+            self._span.end(self._error)
 
     def __enter__(self) -> "Appender":
         return self
@@ -199,7 +205,7 @@ class Appender:
             self._changed.notify_all()
         else:
             self._has_thread = True
-            threading.Thread(target=self._send_behind, name="append", daemon=True).start()
+            threading.Thread(target=tracing.carried(self._send_behind), name="append", daemon=True).start()
 
     def _begin_tail(self) -> None:
         """Send the tail; whoever needs it done waits for the answer."""

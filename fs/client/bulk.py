@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
+from speedwell.fs import tracing
 from speedwell.fs.channel import Channel
 from speedwell.fs.client.appender import Appender
 from speedwell.fs.client.context import ClientContext
@@ -95,7 +96,7 @@ def _receive_side_by_side(context: ClientContext, attributes: Attributes, source
 
     with ThreadPoolExecutor(len(receivers), "part") as threads:
         try:
-            wait([threads.submit(receive, receiver) for receiver in receivers])
+            wait([threads.submit(tracing.carried(receive), receiver) for receiver in receivers])
         finally:
             for receiver in receivers:
                 receiver.close()

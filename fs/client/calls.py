@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from speedwell.fs import rpc
+from speedwell.fs import rpc, tracing
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.channel import STALL_TIMEOUT_SECONDS, Channel, ConnectionLost, MalformedFrame, connect
 from speedwell.fs.connections import ConnectionPool
@@ -123,8 +123,9 @@ class Calls(FrameCalls):
     def _over_grpc(self, method: str, request: Any, timeout_seconds: float) -> Any:
         call = self._methods.get(method) or self._method(method)
         wait = self._wait_until_there or (self._failed and rpc.listens(self._address, timeout_seconds))
+        part_of = [(tracing.HEADER, tracing.current())] if tracing.current() else None
         try:
-            reply = call(request, timeout=timeout_seconds, wait_for_ready=wait)
+            reply = call(request, timeout=timeout_seconds, wait_for_ready=wait, metadata=part_of)
         except grpc.RpcError as error:
             self._failed = rpc.is_transport_failure(error)
             if not self._failed:

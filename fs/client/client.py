@@ -38,6 +38,7 @@ from speedwell.fs.proto.speedwell_pb2 import (
     DirectoryEntry,
     StatisticsReply,
 )
+from speedwell.fs.tracing import Span
 
 _ASKED_DATASERVERS = 3
 
@@ -216,7 +217,8 @@ class Client:
         """
         self._require_open()
         if attributes is None:
-            attributes = self._file(path, fresh=True)
+            with Span("open"):
+                return self.open_read(path, self._file(path, fresh=True), strong)
         path, strong = paths.normalise(path), self.strong if strong is None else strong
         if self._cache is not None and not strong:
             return CachedReader(self._cache, self._context, attributes, path)
@@ -230,7 +232,8 @@ class Client:
         """
         self._require_open()
         if attributes is None:
-            attributes = self._file(path, fresh=True)
+            with Span("open"):
+                return self.open_append(path, self._file(path, fresh=True))
         return Appender(self._context, attributes, attributes.path or paths.normalise(path))
 
     def append(self, path: str | bytes, data: bytes) -> int:
@@ -254,7 +257,8 @@ class Client:
         """Like `change`; also whether the version in `attributes` was still the newest one. If not, the content
         has what others changed meanwhile too."""
         self._require_open()
-        return publish_changes(self._context, attributes, paths.normalise(path), changes)
+        with Span("change"):
+            return publish_changes(self._context, attributes, paths.normalise(path), changes)
 
     def sync(self, attributes: Attributes) -> None:
         """As fsync(2) does: have what was acknowledged of a file, and all changes of names, forced to the disks of
@@ -263,7 +267,8 @@ class Client:
         Raises StorageFailed, NameserverUnavailable.
         """
         self._require_open()
-        force_to_disk(self._context, attributes)
+        with Span("sync"):
+            force_to_disk(self._context, attributes)
 
     def fetch(self, path: str | bytes, destination_fd: int, progress: Progress | None = None) -> int:
         """Write the whole file to a descriptor (file, pipe or socket) and return its size in bytes.
@@ -271,7 +276,8 @@ class Client:
         Raises ReadFailed when no replica could deliver the rest, OSError for the destination's own errors.
         """
         self._require_open()
-        return receive_file(self._context, self._file(path, fresh=True), destination_fd, progress)
+        with Span("read"):
+            return receive_file(self._context, self._file(path, fresh=True), destination_fd, progress)
 
     def store(self, path: str | bytes, source_fd: int, progress: Progress | None = None, *,
               mode: int = 0o644, exclusive: bool = False, replicas: Sequence[str] = ()) -> int:
@@ -285,6 +291,11 @@ class Client:
         target = paths.normalise(path)
         if target == paths.ROOT:
             raise IsADirectory("/ is a directory")
+        with Span("write"):
+            return self._store(target, source_fd, progress, mode, exclusive, replicas)
+
+    def _store(self, target: bytes, source_fd: int, progress: Progress | None, mode: int, exclusive: bool,
+               replicas: Sequence[str]) -> int:
         hidden = b".%b.%b" % (paths.name(target)[:200], secrets.token_hex(8).encode())
         partial = paths.join(paths.parent(target), hidden)
         attributes = self.create(partial, mode, exclusive=True, replicas=replicas,

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from speedwell.fs import paths
+from speedwell.fs import paths, tracing
 from speedwell.fs.client.attribute_cache import AttributeCache
 from speedwell.fs.client.look_ahead import LookAhead
 from speedwell.fs.client.nameservers import Nameservers
@@ -406,4 +406,7 @@ class MetadataClient(PosixMetadata, OperatorRequests):
             self._requesters.append(requester)
 
     def _call(self, method: str, request: Any) -> Any:
-        return self._nameservers.call(method, request)
+        if tracing.current():
+            return self._nameservers.call(method, request)
+        with tracing.Span(method):
+            return self._nameservers.call(method, request)

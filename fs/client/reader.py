@@ -13,6 +13,7 @@ from speedwell.fs.client.stream import AHEAD_BYTES, ReadAhead
 from speedwell.fs.client.strong import strong_length
 from speedwell.fs.errors import FileClosed, InvalidArgument
 from speedwell.fs.proto.speedwell_pb2 import Attributes
+from speedwell.fs.tracing import Span, Within
 
 STREAM_AT_ONCE_BYTES = 64 * 1024
 """A first read of this size at the beginning of a file announces a sequential one."""
@@ -33,6 +34,7 @@ class Reader:
     def __init__(self, context: ClientContext, attributes: Attributes, path: bytes, strong: bool = False) -> None:
         """With `strong`, reads of the last chunk and beyond see every append acknowledged before they began."""
         self.path = path
+        self._span = Span("read")
         self._strong = strong
         self._context = context
         self._attributes = attributes
@@ -74,33 +76,35 @@ class Reader:
         content is gone, InvalidArgument for a negative offset or size, FileClosed.
         """
         self._check(offset, size)
-        self._refresh(offset + size)
-        length = max(0, min(size, self._size - offset))
-        if length:
-            with self._lock:
-                stream = self._stream_for(offset, length)
-                if stream is not None:
-                    data = stream.read(offset, length)
-                    self._streamed(stream)
-                    return data
-        buffer = bytearray(length or size)
-        return bytes(buffer[:self._read_direct(offset, memoryview(buffer))])
+        with Within(self._span.traceparent):
+            self._refresh(offset + size)
+            length = max(0, min(size, self._size - offset))
+            if length:
+                with self._lock:
+                    stream = self._stream_for(offset, length)
+                    if stream is not None:
+                        data = stream.read(offset, length)
+                        self._streamed(stream)
+                        return data
+            buffer = bytearray(length or size)
+            return bytes(buffer[:self._read_direct(offset, memoryview(buffer))])
 
     def readinto(self, offset: int, buffer: bytearray | memoryview) -> int:
         """Like `read`, into a writable buffer; returns the number of bytes."""
         view = memoryview(buffer).cast("B")
         self._check(offset, len(view))
-        self._refresh(offset + len(view))
-        length = max(0, min(len(view), self._size - offset))
-        if length:
-            view = view[:length]
-            with self._lock:
-                stream = self._stream_for(offset, length)
-                if stream is not None:
-                    stream.read_into(offset, view)
-                    self._streamed(stream)
-                    return length
-        return self._read_direct(offset, view)
+        with Within(self._span.traceparent):
+            self._refresh(offset + len(view))
+            length = max(0, min(len(view), self._size - offset))
+            if length:
+                view = view[:length]
+                with self._lock:
+                    stream = self._stream_for(offset, length)
+                    if stream is not None:
+                        stream.read_into(offset, view)
+                        self._streamed(stream)
+                        return length
+            return self._read_direct(offset, view)
 
     def _refresh(self, end: int) -> None:
         """Before a strong read up to `end`: ask the primary how long the file is by now."""
@@ -131,7 +135,9 @@ class Reader:
         self._closed = True
         stream = self._stream
         if stream is not None:
-            stream.receiver.close()
+            with Within(self._span.traceparent):
+                stream.receiver.close()
+        self._span.end()
 
     def __enter__(self) -> "Reader":
         return self

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from speedwell.fs import tracing
 from speedwell.fs.channel import ConnectionLost, MalformedFrame
 from speedwell.fs.client.choice import ReplicaChoice
 from speedwell.fs.client.context import ClientContext
@@ -116,7 +117,7 @@ class SideBySideReceiver(Receiver):
         if isinstance(plan, Followed):
             self._followed = plan
             sources = [source for part in plan.placement.parts if (source := plan.source(part)) is not None]
-            threading.Thread(target=self._follow, args=(plan,), name="news", daemon=True).start()
+            threading.Thread(target=tracing.carried(self._follow), args=(plan,), name="news", daemon=True).start()
         else:
             self._followed = None
             sources = list(plan)
@@ -126,7 +127,7 @@ class SideBySideReceiver(Receiver):
     def _open(self, source: Source) -> None:
         stream = PieceStream(source, self._attributes, self._choice)
         self._streams.append(stream)
-        threading.Thread(target=self._receive, args=(stream,), name="part", daemon=True).start()
+        threading.Thread(target=tracing.carried(self._receive), args=(stream,), name="part", daemon=True).start()
 
     def _follow(self, followed: Followed) -> None:
         """Open further parts as the controller names them."""

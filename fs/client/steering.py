@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from speedwell.fs import tracing
 from speedwell.fs.client.metrics import Metrics
 from speedwell.fs.controller import Controller
 from speedwell.fs.errors import reason
@@ -188,7 +189,7 @@ class Steering:
         asked = _Question()
         began = time.monotonic()
         try:
-            answer = self._wait(self._workers.submit(self._post, body, asked), asked)
+            answer = self._wait(self._workers.submit(tracing.carried(self._post), body, asked), asked)
             placement: Placement | FollowedPlacement | None
             if follows and answer.get("revision") is not None:
                 placement = self._followed(answer, replicas, client_ports)
@@ -227,7 +228,7 @@ class Steering:
         with self._lock:
             self._running.discard(target)
             if not self._closed:
-                self._workers.submit(self._delete, target)
+                self._workers.submit(tracing.carried(self._delete), target)
 
     def close(self) -> None:
         """End the reads that still run, deliver what is still to be told and close the connections."""

@@ -1,10 +1,8 @@
 """`speedwell-dataserver`: the command line of the dataserver."""
 
-import logging
 import os
 import signal
 import socket
-import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from speedwell.fs import command_line, local, metrics, systemd, units
+from speedwell.fs import command_line, local, logs, metrics, systemd, tracing, units
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.coflows import configured, host_heartbeats
 from speedwell.fs.command_line import Number
@@ -91,12 +89,11 @@ def listen(host: str, port: int) -> socket.socket:
 @command_line.encryption_option
 @command_line.identity_option("This dataserver's")
 @metrics.OPTION
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
-              show_default=True)
+@logs.OPTION
 def command(**flags: Any) -> int:
     """Store and serve files' content until SIGTERM or SIGINT."""
-    logging.basicConfig(stream=sys.stderr, level=flags["log_level"].upper(),
-                        format="%(asctime)s %(levelname)s %(message)s")
+    logs.configure(flags["log_level"])
+    tracing.start("speedwell-dataserver", flags["id"])
     return run(SimpleNamespace(**flags))
 
 

@@ -138,6 +138,10 @@ class DataServer(FrameServer):
         else:
             raise InvalidArgument("operation: the request has none")
 
+    def name_of(self, request: Message) -> str:
+        assert isinstance(request, DataRequest)
+        return request.WhichOneof("operation") or "no operation"
+
     def refusal(self, error: SpeedwellError) -> DataReply:
         return DataReply(status=INVALID, message=error.message)
 

@@ -1,8 +1,6 @@
 """The command `speedwell-certificates`."""
 
-import logging
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import NoReturn
 
 import click
 
-from speedwell.fs import command_line, systemd
+from speedwell.fs import command_line, logs, systemd
 from speedwell.fs.config import config_option
 from speedwell.fs.ending import run_to_the_end
 from speedwell.fs.errors import IdentityError, InvalidArgument
@@ -25,11 +23,10 @@ STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
               help="The identities of this machine, from `speedwell init` or `speedwell join`.")
 @click.option("--listen", metavar="HOST:PORT", help="Where the authority is: give certificates to machines that "
               "join, and new ones to those that have.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
-              show_default=True)
+@logs.OPTION
 def command(directory: Path, listen: str | None, log_level: str) -> None:
     """Keep the certificates of a machine renewed."""
-    logging.basicConfig(stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    logs.configure(log_level)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     said = "ready"
     if listen is not None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import signal
-import sys
 import threading
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
-from speedwell.fs import command_line, systemd
+from speedwell.fs import command_line, logs, systemd
 from speedwell.fs import metrics as prometheus
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.config import config_option
@@ -44,12 +42,12 @@ STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
               "it (LevelDB; a Redis has its own settings).")
 @command_line.identity_option("With --controller: this server's")
 @prometheus.OPTION
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@logs.OPTION
 def command(store: str, listen: str, blocks: tuple[str, ...], controller: str | None,
             host: str | None, fsync: bool, identity: Path | None, metrics: str | None, log_level: str) -> int:
     """Store and serve metadata records until SIGTERM or SIGINT. Has the kernel take the addresses of the blocks that
     it owns for this host's (as root)."""
-    logging.basicConfig(stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    logs.configure(log_level)
     if controller is not None and (blocks or host is None):
         raise InvalidArgument("--controller: give --host too, and no --block" if host is None
                               else "--block: does not go with --controller, which says what to own")

@@ -89,6 +89,10 @@ class NameserverFrames(FrameServer):
                                   sender is not None and sender.scope is not None and not sender.scope.root))
         return answer, max(wait_seconds, self._refused.take(who, time.monotonic()) if was_refused else 0.0)
 
+    def name_of(self, request: Message) -> str:
+        assert isinstance(request, Call)
+        return request.method if request.method in self._requests.names else "unknown"
+
     def refusal(self, error: SpeedwellError) -> CallReply:
         return CallReply(error=type(error).__name__, message=error.message)
 

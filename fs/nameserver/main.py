@@ -4,7 +4,6 @@ import logging
 import random
 import shutil
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any, NoReturn
 
 import click
 
-from speedwell.fs import command_line, systemd, units
+from speedwell.fs import command_line, logs, systemd, tracing, units
 from speedwell.fs import metrics as prometheus
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.config import config_option
@@ -211,14 +210,13 @@ def _answers(address: str, identity: Path | None) -> bool:
 @click.option("--audit-log", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Write who changes what there, a line of JSON each; needs --identity.")
 @prometheus.OPTION
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
-              show_default=True)
+@logs.OPTION
 def command(listen: str, directory: Path, new: bool, force: bool, etcd: str, etcd_identity: Path | None,
             etcd_prefix: str, controller: str, identity: Path | None, audit_log: Path | None, metrics: str | None,
             request_rate: float, log_level: str, **namespace: Any) -> None:
     """Keep the namespace of a Speedwell installation: names, attributes and replicas of files."""
-    logging.basicConfig(stream=sys.stderr, level=log_level.upper(),
-                        format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logs.configure(log_level)
+    tracing.start("speedwell-nameserver", listen)
     run(listen, directory, namespace_settings(namespace), etcd=etcd.split(",") if etcd else (),
         etcd_prefix=etcd_prefix, new=new, force=force, controller=controller, metrics_address=metrics,
         identity_directory=identity, audit_log=audit_log, etcd_identity=etcd_identity,

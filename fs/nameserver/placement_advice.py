@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from speedwell.fs import tracing
 from speedwell.fs.controller import Controller
 from speedwell.fs.nameserver.placement import Candidate
 
@@ -45,6 +46,7 @@ class Question:
     hosts: list[str] | None = None
     outcome: str = "failed"
     is_late: bool = False
+    traceparent: str = field(default_factory=tracing.current)
 
     @property
     def chosen(self) -> list[Candidate] | None:
@@ -138,7 +140,8 @@ class PlacementAdvice:
             if not questions:
                 continue
             try:
-                self._answer(questions)
+                with tracing.Within(questions[0].traceparent):     # of one where there are several
+                    self._answer(questions)
             except (OSError, http.client.HTTPException, KeyError, TypeError, ValueError) as error:
                 self._disconnect()
                 self._pause(str(error) or type(error).__name__)

@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from speedwell.fs import rpc
+from speedwell.fs import rpc, tracing
 from speedwell.fs.channel import Channel, ConnectionLost
 from speedwell.fs.errors import NotAuthenticated, SpeedwellError
 from speedwell.fs.frame_server import IDLE_SECONDS, NO_CERTIFICATE, SEND_STALL_SECONDS
@@ -147,7 +147,8 @@ def _start(answer: Answer, names: Iterable[str], address: str) -> tuple[Any, int
 def _handler(answer: Answer, name: str) -> Callable[[bytes, Any], bytes]:
     def handle(data: bytes, context: Any) -> bytes:
         try:
-            return answer(name, data, context.peer())
+            with tracing.serving(name, dict(context.invocation_metadata()).get(tracing.HEADER, "")):
+                return answer(name, data, context.peer())
         except SpeedwellError as error:
             code, details, metadata = rpc.status_of(error)
         context.set_trailing_metadata(metadata)

@@ -65,7 +65,8 @@ LIBRARIES = {
     "controller.policy": {"numpy", "numba", "networkx"},
     "coflow": set(),
     "sim": {"numpy", "numba", "matplotlib", "distributed"},
-    "fs": {"click", "crc32c", "cryptography", "fsspec", "google", "grpc", "plyvel", "prometheus_client", "pyroute2"},
+    "fs": {"click", "crc32c", "cryptography", "fsspec", "google", "grpc", "opentelemetry", "plyvel",
+           "prometheus_client", "pyroute2"},
     "fuse_mount": {"click", "mfusepy", "fuse", "prometheus_client"},
     "host_agent": {"click", "prometheus_client"},
 }

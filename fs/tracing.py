@@ -1,0 +1,150 @@
+"""One request through all processes: its id in their logs and, if wanted, its spans for OpenTelemetry.
+
+Every request of a client carries a W3C `traceparent` (https://www.w3.org/TR/trace-context/): the id of the request,
+that of the span which asks, and whether spans are recorded. It goes in the head of a frame, as metadata of gRPC, as a
+header of HTTP. Nothing of OpenTelemetry is imported before `start` finds a collector in the environment.
+"""
+
+import contextlib
+import logging
+import os
+import re
+import socket
+import time
+from collections.abc import Callable
+from contextvars import ContextVar, Token, copy_context
+from functools import partial
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from speedwell.fs.errors import SpeedwellError
+
+log = logging.getLogger(__name__)
+
+HEADER = "traceparent"
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_FORM = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_current: ContextVar[str] = ContextVar("traceparent", default="")
+_tracer: Any = None
+_provider: Any = None
+
+
+def current() -> str:
+    """The `traceparent` of the request that is carried out here; empty where there is none."""
+    return _current.get()
+
+
+def request_id() -> str:
+    """The id of that request, 32 hexadecimal digits, as logs and messages show it; empty where there is none."""
+    return _current.get()[3:35]
+
+
+def carried(work: Callable[P, R]) -> Callable[P, R]:
+    """`work` for another thread, as part of the same request. For one call."""
+    return partial(copy_context().run, work)
+
+
+class Within:
+    """What is done inside is part of the request of `traceparent`, and so are the errors that come out."""
+
+    def __init__(self, traceparent: str) -> None:
+        self.traceparent = traceparent
+
+    def __enter__(self) -> None:
+        self._token: Token[str] = _current.set(self.traceparent)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        _current.reset(self._token)
+        if isinstance(error, SpeedwellError) and not error.request_id:
+            error.request_id = self.traceparent[3:35]
+
+
+class Span(Within):
+    """A part of a request, from its making to `end`; the first one makes the request's id. With `with` all inside
+    belongs to it, and it ends with that."""
+
+    def __init__(self, name: str, parent: str = "", *, serves: bool = False) -> None:
+        """Of the current request unless there is a `parent`, which another process sent if this one `serves` it."""
+        parent = parent or _current.get()
+        self._name = name
+        self._began = time.perf_counter()
+        self._recorded = None if _tracer is None else _record(name, parent, serves)
+        super().__init__(parent or _new_request() if self._recorded is None else _traceparent(self._recorded))
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self.end(error)
+        super().__exit__(kind, error, traceback)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """It is done, or failed with `error`. Safe to call again."""
+        name, self._name = self._name, ""
+        if not name:
+            return
+        if log.isEnabledFor(logging.DEBUG):
+            with Within(self.traceparent):
+                log.debug("%s %s after %.1f ms", name, f"failed ({error})" if error else "ended",
+                          (time.perf_counter() - self._began) * 1e3)
+        if self._recorded is not None:
+            if error is not None:
+                from opentelemetry.trace import StatusCode
+                self._recorded.set_status(StatusCode.ERROR, str(error))
+            self._recorded.end()
+
+
+def serving(name: str, traceparent: str) -> contextlib.AbstractContextManager[None]:
+    """The span of a request that came with that `traceparent`; nothing where that is malformed, or there is none."""
+    if not _FORM.fullmatch(traceparent):
+        return contextlib.nullcontext()
+    return Span(name, traceparent, serves=True)
+
+
+def start(service: str, instance: str = "") -> None:
+    """Send the spans of this process to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names, if it does, over HTTP.
+    `instance` tells processes of one `service` apart (default: host and pid). To be called after a fork."""
+    global _tracer, _provider
+    if not any(map(os.environ.get, ENDPOINTS)):
+        return
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ModuleNotFoundError as error:
+        log.warning("no traces are sent: %s is missing, which pip install 'speedwell[traces]' brings", error.name)
+        return
+    _provider = TracerProvider(resource=Resource.create({
+        "service.name": service, "service.instance.id": instance or f"{socket.gethostname()}:{os.getpid()}"}))
+    _provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    _tracer = _provider.get_tracer("speedwell")
+
+
+def stop() -> None:
+    """Send what is left, for a process that ends without what `atexit` does."""
+    if _provider is not None:
+        _provider.shutdown()
+
+
+def _new_request() -> str:
+    number = os.urandom(24).hex()
+    return f"00-{number[:32]}-{number[32:]}-00"
+
+
+def _traceparent(recorded: Any) -> str:
+    context = recorded.get_span_context()
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+def _record(name: str, parent: str, serves: bool) -> Any:
+    """Without a parent it belongs to the span of the application that uses this library, if that has one."""
+    from opentelemetry import trace
+    from opentelemetry.context import Context
+
+    above = None if not parent else trace.set_span_in_context(trace.NonRecordingSpan(trace.SpanContext(
+        int(parent[3:35], 16), int(parent[36:52], 16), serves, trace.TraceFlags(int(parent[53:], 16)))), Context())
+    return _tracer.start_span(name, above, trace.SpanKind.SERVER if serves else trace.SpanKind.INTERNAL)

@@ -1,0 +1,53 @@
+"""Logs of an installation's processes do not grow without end."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from speedwell.cluster.processes import Command, Processes
+from speedwell.cluster.supervision import Supervision
+from speedwell.fs import logs
+from tests.waiting import wait_until
+
+TALKS = ("/bin/sh", "-c", "echo ready now; while :; do echo said; sleep 0.02; done")
+
+
+def test_a_large_log_goes_on_in_a_new_file_while_the_process_runs(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MAX_BYTES", 100)
+    processes, command = Processes(tmp_path), Command("talker", TALKS)
+    log = Path(processes.start(command).log)
+    supervision = Supervision(processes, lambda: ["talker"], lambda _: command)
+    kept = log.with_name("talker.log.1")
+    try:
+        supervision.look()
+        assert not kept.exists()
+        wait_until(lambda: log.stat().st_size > 100, 30, "nothing is said")
+        supervision.look()
+        assert kept.read_text().startswith("ready now\nsaid\n")
+        wait_until(lambda: log.stat().st_size > 20, 30, "the process says nothing more")
+        assert set(log.read_text().splitlines()) == {"said"}
+    finally:
+        processes.stop()
+
+
+def test_a_daemon_that_has_no_supervisor_rotates_its_own_log(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MAX_BYTES", 200)
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    root.handlers.clear()
+    try:
+        logs.configure("info", tmp_path / "mount.log")
+        for number in range(10):
+            logging.info("line %d", number)
+        written = (tmp_path / "mount.log.1").read_text() + (tmp_path / "mount.log").read_text()
+        assert "line 9" in written and (tmp_path / "mount.log").stat().st_size <= 200
+    finally:
+        for handler in root.handlers:
+            handler.close()
+        root.handlers[:] = before
+        root.setLevel(level)

@@ -1,0 +1,86 @@
+"""A request's id and spans within one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from speedwell.fs import tracing
+from speedwell.fs.errors import InternalError, SpeedwellError
+from speedwell.fs.tracing import Span, Within
+
+ROOT = Path(__file__).parents[3]
+TRACEPARENT = re.compile("00-[0-9a-f]{32}-[0-9a-f]{16}-00")
+GIVEN = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+def test_the_first_span_makes_the_id_and_those_inside_share_it() -> None:
+    assert tracing.request_id() == ""
+    with Span("write") as _:
+        first = tracing.request_id()
+        assert TRACEPARENT.fullmatch(tracing.current())
+        with Span("append"):
+            assert tracing.request_id() == first
+    assert tracing.request_id() == ""
+    with Span("write"):
+        assert tracing.request_id() != first
+
+
+def test_a_request_that_another_process_sent_goes_on_here() -> None:
+    with tracing.serving("Lookup", GIVEN):
+        assert tracing.current() == GIVEN
+
+
+@pytest.mark.parametrize("malformed", [
+    "", "x", GIVEN.upper(), GIVEN[:-1], GIVEN + "\n", f"00-{'0' * 32}-00f067aa0ba902b7-01",
+    f"00-4bf92f3577b34da6a3ce929d0e0e4736-{'0' * 16}-01", "ff" + GIVEN[2:]])
+def test_a_malformed_traceparent_is_left_out(malformed: str) -> None:
+    with tracing.serving("Lookup", malformed):
+        assert tracing.current() == ""
+
+
+def test_an_error_has_the_id_of_the_innermost_request() -> None:
+    with pytest.raises(SpeedwellError) as raised, Span("read"), Within(GIVEN):
+        raise InternalError("no")
+    assert raised.value.request_id == GIVEN[3:35]
+
+
+def test_what_is_carried_to_another_thread_belongs_to_the_request() -> None:
+    seen: list[str] = []
+    with Span("read"):
+        own = tracing.current()
+        threads = [threading.Thread(target=work) for work in (
+            tracing.carried(lambda: seen.append(tracing.current())), lambda: seen.append(tracing.current()))]
+    for thread in threads:
+        thread.start()
+        thread.join()
+    assert seen == [own, ""]
+
+
+def test_without_a_collector_nothing_of_opentelemetry_is_imported() -> None:
+    code = ("import sys; from speedwell.fs import tracing; from speedwell.fs.client import Client;"
+            "tracing.start('test');"
+            "tracing.Span('read').end(); print([each for each in sys.modules if 'opentelemetry' in each])")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
+                          env=environment, cwd=ROOT)
+    assert done.stdout == "[]\n"
+
+
+def test_a_log_of_json_names_the_request_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = ("import logging; from speedwell.fs import logs, tracing; logs.configure('info')\n"
+            "with tracing.Span('read') as _: logging.warning('%s is slow', 'd0')")
+    monkeypatch.setenv("SPEEDWELL_LOG_FORMAT", "json")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
+                          cwd=ROOT)
+    entry = json.loads(done.stderr)
+    assert entry["message"] == "d0 is slow" and entry["level"] == "warning"
+    assert re.fullmatch("[0-9a-f]{32}", entry["request"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", entry["time"])
