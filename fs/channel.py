@@ -137,13 +137,16 @@ class Channel:
     def _send_frame(self, frame: bytes, more: bool) -> None:
         self.socket.sendall(frame, socket.MSG_MORE if more else 0)
 
+    def _receive_now(self, count: int) -> bytes:
+        return self.socket.recv(count)
+
     def _receive_waiting(self, count: int) -> bytes:
         return self.socket.recv(count, _WAITALL)
 
     def receive_alone(self, kind: type[M]) -> M | None:
         """Like `receive`, with one system call mostly: the peer sends nothing more before it has an answer."""
         try:
-            data = self.socket.recv(_ALONE_BYTES)
+            data = self._receive_now(_ALONE_BYTES)
         except OSError as error:
             raise self._lost(error) from None
         if not data:

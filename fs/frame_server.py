@@ -5,7 +5,6 @@ import logging
 import os
 import resource
 import socket
-import ssl
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -21,6 +20,7 @@ from speedwell.fs.handshakes import Handshakes
 from speedwell.fs.identity.bundle import Identity, peer_of
 from speedwell.fs.local import user_of
 from speedwell.fs.secure_channel import SecureChannel
+from speedwell.fs.tls import TLS
 
 log = logging.getLogger(__name__)
 
@@ -166,13 +166,13 @@ class FrameServer(ABC):
         else:
             connection.close()
 
-    def _accept_proven(self, connection: ssl.SSLSocket) -> None:
+    def _accept_proven(self, connection: TLS) -> None:
         assert self._own_identity is not None
         try:
-            channel = SecureChannel(connection, self._own_identity, peer_of(connection))
+            channel = SecureChannel(connection, self._own_identity, peer_of(connection.session))
         except (OSError, IdentityError) as error:
             log.warning("a connection was refused: %s", error)
-            connection.close()
+            connection.socket.close()
             return
         self._begin(channel)
 

@@ -15,6 +15,7 @@ from prometheus_client import Counter
 
 from speedwell.fs import rates
 from speedwell.fs.identity.bundle import Identity
+from speedwell.fs.tls import TLS
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class _Handshake:
     def __init__(self, connection: socket.socket, source: str, deadline: float) -> None:
         self.source = source
         self.connection = connection
+        self.tls: TLS | None = None     # once it has begun
         self.deadline = deadline
         self.ends = False
 
@@ -57,7 +59,7 @@ class Handshakes:
     """Hands on to `accepted` each connection whose other end has proved who it is. From an address that failed
     too often no other one is looked at for a while. `refusals` counts."""
 
-    def __init__(self, identity: Identity, accepted: Callable[[ssl.SSLSocket], None], plain_answer: bytes, *,
+    def __init__(self, identity: Identity, accepted: Callable[[TLS], None], plain_answer: bytes, *,
                  deadline_seconds: float = DEADLINE_SECONDS, most: int = MOST) -> None:
         """`plain_answer` is for who does not begin a handshake."""
         self._identity = identity
@@ -157,14 +159,10 @@ class Handshakes:
             self._drop(descriptor, handshake)
             return
         try:
-            if not isinstance(handshake.connection, ssl.SSLSocket) and not self._begun(descriptor, handshake):
-                return
-            assert isinstance(handshake.connection, ssl.SSLSocket)
-            handshake.connection.do_handshake()
+            tls = handshake.tls = handshake.tls or self._begun(handshake)
+            tls.do_handshake()
         except ssl.SSLWantReadError:
-            self._selector.modify(descriptor, selectors.EVENT_READ)
-        except ssl.SSLWantWriteError:
-            self._selector.modify(descriptor, selectors.EVENT_WRITE)
+            return
         except ConnectionAbortedError:
             self._forget(descriptor).close()
         except OSError as error:
@@ -172,24 +170,15 @@ class Handshakes:
         else:
             connection = self._forget(descriptor)
             try:
-                self._accepted(connection)  # type: ignore[arg-type]
+                self._accepted(tls)
             except BaseException:
                 connection.close()
                 raise
 
-    def _begun(self, descriptor: int, handshake: _Handshake) -> bool:
+    def _begun(self, handshake: _Handshake) -> TLS:
         if not begins_with_tls(handshake.connection, self._plain_answer):
-            self._refuse(descriptor, handshake, "it does not speak TLS")
-        else:
-            context = self._identity.server_context()
-            try:
-                handshake.connection = context.wrap_socket(handshake.connection, server_side=True,
-                                                           do_handshake_on_connect=False)
-                return True
-            except (OSError, ValueError) as error:  # reset by now: it is closed already, its number free for others
-                self._note_refused(handshake, str(error))
-                self._forget(descriptor)
-        return False
+            raise OSError("it does not speak TLS")
+        return TLS(handshake.connection, self._identity.server_context(), server_side=True)
 
     def _refuse(self, descriptor: int, handshake: _Handshake, why: str) -> None:
         """End it so that the alert arrives: unread bytes would turn the close into a reset."""
@@ -198,11 +187,10 @@ class Handshakes:
         handshake.deadline = time.monotonic() + LINGER_SECONDS
         with suppress(OSError):
             handshake.connection.shutdown(socket.SHUT_WR)
-        self._selector.modify(descriptor, selectors.EVENT_READ)
 
     def _drop(self, descriptor: int, handshake: _Handshake) -> None:
         try:
-            if socket.socket.recv(handshake.connection, _DROPPED_BYTES):
+            if handshake.connection.recv(_DROPPED_BYTES):
                 return
         except BlockingIOError:
             return

@@ -1,7 +1,5 @@
 """Frames over TLS 1.3, both ends known by their certificates (`identity`)."""
 
-import contextlib
-import os
 import socket
 import ssl
 import time
@@ -18,26 +16,21 @@ from speedwell.fs.channel import (
 from speedwell.fs.connections import Connector
 from speedwell.fs.errors import IdentityError, NotAuthenticated, SpeedwellError
 from speedwell.fs.identity.bundle import Identity, Peer, explain, peer_of
-from speedwell.fs.identity.roles import DATASERVER
+from speedwell.fs.identity.roles import DATASERVER, host_of
+from speedwell.fs.tls import TLS
 
 
 class SecureChannel(Channel):
-    """One connection whose other end is `sender`.
+    """One connection whose other end is `sender`."""
 
-    The socket blocks while Python takes it for one that does not: then the kernel's timeouts end a call, and no
-    `poll` comes before each.
-    """
-
-    socket: ssl.SSLSocket
-
-    def __init__(self, connection: ssl.SSLSocket, identity: Identity, sender: Peer,
+    def __init__(self, tls: TLS, identity: Identity, sender: Peer,
                  stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS,
                  refused: type[SpeedwellError] = NotAuthenticated) -> None:
         """`refused` is raised where the other end does not take our certificate."""
-        super().__init__(connection, stall_timeout_seconds)
-        connection.setblocking(False)
-        os.set_blocking(connection.fileno(), True)
+        super().__init__(tls.socket, stall_timeout_seconds)
         self.sender = sender
+        self.protocol = tls.session.selected_alpn_protocol()
+        self._tls = tls
         self._identity = identity
         self._refused = refused
         self._generation = identity.generation
@@ -50,7 +43,8 @@ class SecureChannel(Channel):
     def send_bytes(self, parts: Iterable[bytes | bytearray | memoryview]) -> None:
         try:
             for part in parts:
-                self.socket.sendall(part)
+                self._tls.write(memoryview(part).cast("B"))
+            self._tls.flush()
         except OSError as error:
             raise self._lost(error) from None
 
@@ -58,41 +52,53 @@ class SecureChannel(Channel):
         while view:
             view = view[self.receive_some(view):]
 
+    def receive_some(self, view: memoryview) -> int:
+        try:
+            received: int = self._tls.read(len(view), view)
+        except OSError as error:
+            raise self._lost(error) from None
+        if not received:
+            raise ConnectionLost(f"{self.peer} closed the connection in the middle")
+        return received
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether bytes have come that the kernel does not have any more."""
+        return self._tls.is_pending
+
     def is_readable(self, timeout_seconds: float) -> bool:
-        return self.socket.pending() > 0 or super().is_readable(timeout_seconds)
+        return self._tls.is_pending or super().is_readable(timeout_seconds)
 
     def is_idle(self) -> bool:
         """Neither closed nor sent to, and made with the certificates that we have now."""
-        return (self._generation == self._identity.generation and not self.socket.pending()
+        return (self._generation == self._identity.generation and not self._tls.is_pending
                 and super().is_idle())
-
-    def interrupt(self) -> None:
-        with contextlib.suppress(OSError):
-            # not SSLSocket's, which lets go of TLS first: a thread that is sending might go on in plain text
-            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
 
     def _checksums_in_hardware(self) -> bool:
         """`sendfile` would pass TLS by: Python's `ssl` has no kernel TLS before 3.12."""
         return False
 
     def _send_frame(self, frame: bytes, more: bool) -> None:
-        if (sent := self.socket.write(frame)) < len(frame):
-            self.socket.sendall(memoryview(frame)[sent:])
+        self._tls.write(frame)
+        if not more:
+            self._tls.flush()
+
+    def _receive_now(self, count: int) -> bytes:
+        data: bytes = self._tls.read(count)
+        return data
 
     def _receive_waiting(self, count: int) -> bytes:
         """All `count` bytes, or as many as come within the timeout: OpenSSL hands out a record at a time."""
         received = bytearray()
         deadline = time.monotonic() + self._timeouts[socket.SO_RCVTIMEO]
         while len(received) < count:
-            part = self.socket.recv(count - len(received))
+            part = self._tls.read(count - len(received))
             received += part
             if not part or time.monotonic() > deadline:
                 break
         return bytes(received)
 
     def _lost(self, error: OSError) -> SpeedwellError:
-        if isinstance(error, ssl.SSLWantReadError | ssl.SSLWantWriteError):
-            return super()._lost(BlockingIOError())
         why = explain(error) if isinstance(error, ssl.SSLError) else None
         return super()._lost(error) if why is None else self._refused(_told(self.peer, why, self._identity))
 
@@ -107,8 +113,8 @@ def connect(host: str, port: int, identity: Identity, role: str, *,
     connection = open_connection(host, port, timeout_seconds=timeout_seconds, bound=bound)
     peer = f"{host}:{port}"
     try:
-        connection.settimeout(max(deadline - time.monotonic(), 0.001))
-        secured = identity.wrap_client(connection, role)
+        secured = TLS(connection, identity.client_context(), server_hostname=host_of(role))
+        secured.do_handshake(deadline)
     except OSError as error:
         connection.close()
         why = explain(error) if isinstance(error, ssl.SSLError) else None
@@ -116,12 +122,12 @@ def connect(host: str, port: int, identity: Identity, role: str, *,
             raise ConnectionLost(f"{peer} does not shake hands: {error}") from None
         raise refused(_told(peer, why, identity)) from None
     try:
-        sender = peer_of(secured)
+        sender = peer_of(secured.session)
         refusal = identity.refusal(sender)
     except IdentityError as error:
         refusal = str(error)
     if refusal:
-        secured.close()
+        connection.close()
         raise refused(f"{peer}: {refusal}")
     return SecureChannel(secured, identity, sender, stall_timeout_seconds, refused)
 

@@ -205,7 +205,7 @@ class Identity:
         return context
 
 
-def peer_of(connection: ssl.SSLSocket) -> Peer:
+def peer_of(connection: ssl.SSLSocket | ssl.SSLObject) -> Peer:
     """Whom the handshake has proved the other end to be. Raises IdentityError for a certificate that says neither."""
     certificate: dict[str, Any] = connection.getpeercert() or {}
     subject = {key: value for part in certificate.get("subject", ()) for key, value in part}

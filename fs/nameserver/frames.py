@@ -55,7 +55,7 @@ class NameserverFrames(FrameServer):
         super().stop(grace_seconds)
 
     def receive_request(self, channel: Channel) -> Call | None:
-        if isinstance(channel, SecureChannel) and channel.socket.selected_alpn_protocol() == PROTOCOL:
+        if isinstance(channel, SecureChannel) and channel.protocol == PROTOCOL:
             self._grpc.converse(channel, partial(self._set_busy, channel, False))
             return None
         return channel.receive_alone(Call)

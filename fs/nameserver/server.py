@@ -17,6 +17,7 @@ from speedwell.fs import rpc, tracing
 from speedwell.fs.channel import Channel, ConnectionLost
 from speedwell.fs.errors import NotAuthenticated, SpeedwellError
 from speedwell.fs.frame_server import IDLE_SECONDS, NO_CERTIFICATE, SEND_STALL_SECONDS
+from speedwell.fs.secure_channel import SecureChannel
 
 WORKERS = 4
 """Handlers take microseconds and mostly hold Python's lock: two run as many requests a second as eight."""
@@ -51,7 +52,7 @@ def serve(answer: Callable[[str, bytes], bytes], names: Iterable[str], host: str
 
 
 class _Conversation:
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: SecureChannel) -> None:
         self.channel = channel
         self.wait_seconds = 0.0     # before the next bytes of the answer
 
@@ -71,7 +72,7 @@ class ProvenGrpc:
         self._server: Any = None
         self._stopped = False
 
-    def converse(self, channel: Channel, moved: Callable[[], None]) -> None:
+    def converse(self, channel: SecureChannel, moved: Callable[[], None]) -> None:
         """Until one end has had enough; `moved` is called with each part. Raises ConnectionLost."""
         own = f"speedwell-{secrets.token_hex(16)}"
         with suppress(OSError), socket.socket(socket.AF_UNIX) as inner:
@@ -115,19 +116,20 @@ class ProvenGrpc:
 
 def _carry(conversation: _Conversation, inner: socket.socket, moved: Callable[[], None]) -> None:
     outer = conversation.channel
-    buffer = memoryview(bytearray(_CARRIED_BYTES))    # more than a record of TLS: none is left in OpenSSL
+    buffer = memoryview(bytearray(_CARRIED_BYTES))
     poll = select.poll()
     poll.register(inner, select.POLLIN)
     poll.register(outer.socket, select.POLLIN)
     while True:
-        for descriptor, _ in poll.poll():
-            if descriptor != inner.fileno():
-                inner.sendall(buffer[:outer.receive_some(buffer)])
-            elif count := inner.recv_into(buffer):
-                time.sleep(conversation.wait_seconds)
-                outer.send_bytes([buffer[:count]])
-            else:
+        ready = [descriptor for descriptor, _ in poll.poll(0 if outer.is_pending else None)]
+        if outer.is_pending or outer.socket.fileno() in ready:
+            inner.sendall(buffer[:outer.receive_some(buffer)])
+        if inner.fileno() in ready:
+            count = inner.recv_into(buffer)
+            if not count:
                 return
+            time.sleep(conversation.wait_seconds)
+            outer.send_bytes([buffer[:count]])
         moved()
 
 

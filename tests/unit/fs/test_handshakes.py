@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import ssl
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,6 +16,7 @@ from speedwell.fs.identity.authority import Authority
 from speedwell.fs.identity.bundle import Identity, peer_of
 from speedwell.fs.identity.roles import NAMESERVER, OPERATOR
 from speedwell.fs.rates import REFUSED_BURST
+from speedwell.fs.tls import TLS
 from tests.waiting import wait_until
 
 RESET = struct.pack("ii", 1, 0)
@@ -28,12 +28,12 @@ class Door:
     def __init__(self, directory: Path) -> None:
         authority = Authority.make(directory)
         self.client = Identity(authority.issue("op", OPERATOR))
-        self.accepted: SimpleQueue[ssl.SSLSocket] = SimpleQueue()
+        self.accepted: SimpleQueue[TLS] = SimpleQueue()
         self.fails = 0
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.handshakes = Handshakes(Identity(authority.issue("ns", NAMESERVER)), self.accept, b"plain")
 
-    def accept(self, connection: ssl.SSLSocket) -> None:
+    def accept(self, connection: TLS) -> None:
         if self.fails:
             self.fails -= 1
             raise RuntimeError("can't start new thread")
@@ -58,8 +58,10 @@ class Door:
         return self.handshakes.refusals.labels(why)._value.get()
 
     def shake(self) -> str:
-        with self.client.wrap_client(self.arrive(), NAMESERVER), self.accepted.get(timeout=10) as accepted:
-            return str(peer_of(accepted))
+        with self.client.wrap_client(self.arrive(), NAMESERVER):
+            accepted = self.accepted.get(timeout=10)
+            with accepted.socket:
+                return str(peer_of(accepted.session))
 
 
 @pytest.fixture

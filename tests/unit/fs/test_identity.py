@@ -21,9 +21,10 @@ from speedwell.fs.identity import bearer, files, places, register
 from speedwell.fs.identity.authority import VALIDITY_SECONDS, Authority
 from speedwell.fs.identity.bundle import LOOK_SECONDS, Identity, explain, peer_of
 from speedwell.fs.identity.known import identity_for
-from speedwell.fs.identity.roles import CONTROLLER, DATASERVER, MOUNT, NAMESERVER, OPERATOR, ROLES, SWITCH
+from speedwell.fs.identity.roles import CONTROLLER, DATASERVER, MOUNT, NAMESERVER, OPERATOR, ROLES, SWITCH, host_of
 from speedwell.fs.proto.speedwell_pb2 import CallReply
 from speedwell.fs.secure_channel import SecureChannel
+from speedwell.fs.tls import TLS
 from tests.waiting import wait_until
 
 
@@ -42,16 +43,18 @@ def authority(tmp_path: Path) -> Authority:
     return authority
 
 
-def shake(server: Identity, client: Identity, role: str = NAMESERVER) -> tuple[ssl.SSLSocket, ssl.SSLSocket]:
+def shake(server: Identity, client: Identity, role: str = NAMESERVER) -> tuple[TLS, TLS]:
     """Both ends of a connection. Raises what the client's end, or else the server's, gets."""
     near, far = socket.socketpair()
     near.settimeout(10)
     far.settimeout(10)
-    found: list[ssl.SSLSocket | OSError] = []
+    found: list[TLS | OSError] = []
 
     def serve() -> None:
         try:
-            found.append(server.server_context().wrap_socket(far, server_side=True))
+            tls = TLS(far, server.server_context(), server_side=True)
+            tls.do_handshake()
+            found.append(tls)
         except OSError as error:
             found.append(error)
             far.close()
@@ -59,7 +62,11 @@ def shake(server: Identity, client: Identity, role: str = NAMESERVER) -> tuple[s
     thread = threading.Thread(target=serve)
     thread.start()
     try:
-        mine = client.wrap_client(near, role)
+        mine = TLS(near, client.client_context(), server_hostname=host_of(role))
+        mine.do_handshake()
+    except OSError:
+        near.close()
+        raise
     finally:
         thread.join(10)
     if isinstance(found[0], OSError):
@@ -69,18 +76,18 @@ def shake(server: Identity, client: Identity, role: str = NAMESERVER) -> tuple[s
 
 def test_both_ends_learn_name_and_role_over_tls_1_3(authority: Authority) -> None:
     mine, theirs = shake(Identity(authority.directory / "ns"), Identity(authority.directory / "op"))
-    with mine, theirs:
-        assert str(peer_of(mine)) == "nameserver ns" and str(peer_of(theirs)) == "operator op"
-        assert theirs.version() == "TLSv1.3"
-        assert peer_of(theirs).serial == authority.newest()["op"].serial
+    with mine.socket, theirs.socket:
+        assert str(peer_of(mine.session)) == "nameserver ns" and str(peer_of(theirs.session)) == "operator op"
+        assert theirs.session.version() == "TLSv1.3"
+        assert peer_of(theirs.session).serial == authority.newest()["op"].serial
 
 
 def test_a_frame_of_many_tls_records_arrives_whole(authority: Authority) -> None:
     server, client = Identity(authority.directory / "ns"), Identity(authority.directory / "op")
     mine, theirs = shake(server, client)
     message = CallReply(reply=bytes(1_000_000))
-    sender = SecureChannel(theirs, server, peer_of(theirs))
-    receiver = SecureChannel(mine, client, peer_of(mine))
+    sender = SecureChannel(theirs, server, peer_of(theirs.session))
+    receiver = SecureChannel(mine, client, peer_of(mine.session))
     sender.is_local = receiver.is_local = False     # as TLS always is
     for receive in (receiver.receive, receiver.receive_alone):
         thread = threading.Thread(target=sender.send, args=(message,))
@@ -94,7 +101,8 @@ def test_a_frame_of_many_tls_records_arrives_whole(authority: Authority) -> None
 def test_a_silent_peer_and_one_that_reads_nothing_are_given_up(authority: Authority) -> None:
     server, client = Identity(authority.directory / "ns"), Identity(authority.directory / "op")
     mine, theirs = shake(server, client)
-    ours, silent = SecureChannel(mine, client, peer_of(mine)), SecureChannel(theirs, server, peer_of(theirs))
+    ours = SecureChannel(mine, client, peer_of(mine.session))
+    silent = SecureChannel(theirs, server, peer_of(theirs.session))
     ours.is_local = silent.is_local = False
     ours.set_timeout(0.2)
     assert ours.is_idle()
@@ -179,7 +187,7 @@ def test_certificates_that_a_clock_ahead_has_made_are_renewed_when_it_is_right_a
     assert authority.renew_due() == ["ns", "op"]
     assert not register.is_due(tmp_path, clock.now)
     for end in shake(Identity(tmp_path / "ns"), Identity(tmp_path / "op")):
-        end.close()
+        end.socket.close()
 
 
 def test_a_clock_that_was_ahead_makes_nobody_forget_what_was_revoked(authority: Authority) -> None:
@@ -207,9 +215,9 @@ def test_what_another_machine_knows_of_revoked_certificates_counts_from_then_on(
 def test_a_renewed_certificate_and_a_revoked_one_are_noticed_while_in_use(authority: Authority) -> None:
     server, client = Identity(authority.directory / "ns"), Identity(authority.directory / "op")
     mine, theirs = shake(server, client)
-    peer = peer_of(theirs)
-    mine.close()
-    theirs.close()
+    peer = peer_of(theirs.session)
+    mine.socket.close()
+    theirs.socket.close()
     before = client.generation
     authority.renew(["op"])
     wait_until(lambda: client.generation != before, 20 * LOOK_SECONDS, "the new certificate is not read")
