@@ -71,10 +71,23 @@ class Step:
 
 
 def read_transcript(path: Path) -> list[Step]:
+    """The steps of a file."""
+    return steps_of(path.read_text())
+
+
+def steps_of_page(page: Path) -> list[Step]:
+    """What the `console` blocks of a page show. Each number with a point in it stands for any."""
+    blocks = re.findall(r"^```console\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    steps = steps_of("".join(blocks))
+    return [Step(step.command, [re.sub(r"(?<![\d.])\d+\.\d+(?![\d.])", "{number}", line) for line in step.lines])
+            for step in steps]
+
+
+def steps_of(text: str) -> list[Step]:
     """`$ COMMAND` begins a step, `[N]` ends one that has that exit code, `...` stands for any lines, `# ` begins a
     comment."""
     steps: list[Step] = []
-    for line in path.read_text().splitlines():
+    for line in text.splitlines():
         if line.startswith("$ "):
             steps.append(Step(line[2:]))
         elif match := re.fullmatch(r"\[(\d+)\]", line):
