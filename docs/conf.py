@@ -19,7 +19,7 @@ NAVIGATION = {
     "Use the files": "mount\nfsspec\npython-api",
     "Steer the network": "topology\nplacement\nhost-agent\nmetadata-stores",
     "The systems": "together\nmayflower-plus\nmincof\nsinbad\nxco\nmetaflow",
-    "Change and extend": "experiments\nsimulator\nextending\ncontroller-rooms",
+    "Change and extend": "experiments\nsimulator\nextending\ncontroller-rooms\nmount-internals",
     "Reference": "reference/*\nnameserver",
     "Results": "results\nresults/*",
 }

@@ -1,6 +1,6 @@
 """The datagrams between agents and the scheduler that gives turns (XCo, section 3.1), and their bytes.
 
-docs/host-agent.md describes them, and who sends which when.
+docs/reference/host-agent-channel.md describes them, and who sends which when.
 """
 
 from __future__ import annotations

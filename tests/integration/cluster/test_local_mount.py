@@ -215,7 +215,7 @@ def readable(path: Path) -> bool:
 
 
 def test_a_mount_whose_servers_are_gone_for_good_says_so_and_can_be_taken_away(place, tmp_path):
-    """Each call ends 5 s after it began (docs/mount.md)."""
+    """Each call ends 5 s after it began (docs/reference/mount-semantics.md)."""
     speedwell, directory, _ = place
     beside = tmp_path / "beside"
     speedwell.ok("mount", beside)
