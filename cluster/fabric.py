@@ -14,7 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from speedwell.cluster import host_agents, identities, mounts
+from speedwell.cluster import host_agents, identities, local_metrics, mounts
 from speedwell.cluster.controller_client import session
 from speedwell.cluster.data_directories import directory_options
 from speedwell.cluster.fabric_settings import FabricSettings
@@ -51,6 +51,8 @@ NAMESERVER_PORT = 7000   # of the first; each further one has the next
 DATASERVER_PORT = 7100
 COFLOW_KEYS = "coflow-keys"
 ETCD_CLIENT_PORT, ETCD_PEER_PORT, ETCD_METRICS_PORT = 7020, 7040, 7060   # likewise
+NAMESERVER_METRICS_PORT, SUPERVISOR_METRICS_PORT = 7010, 7019
+HOST_METRICS_PORT = 7110   # of a host's dataserver; its mount, metadata server and agent have the next ones
 DATASERVER_BYTES = 30 << 20     # proportional set size of an idle one
 REST = f"{MACHINE}:{REST_PORT}"
 CONTROLLER_URL = f"http://{REST}"
@@ -76,6 +78,8 @@ class FabricCluster:
                                    + host_agents.PROCESS_BYTES * (settings.host_agents is not None),
                                    identities=settings.directory / identities.FOLDER if settings.identity else None)
         self._made_directories: list[Path] = []
+        if settings.metrics:
+            self.processes.settings["metrics"] = self._metrics_addresses()
 
     def start(self, progress: Progress = lambda message: None) -> None:
         """Build the fabric, start every service, wait until the controller sees the whole network.
@@ -95,9 +99,9 @@ class FabricCluster:
             host_agents.make_keys(self._coflow_keys, fabric, host_key)
         progress("starting the controller and the nameserver")
         self.processes.start_together(etcd_commands(self.settings.directory, MACHINE, self._etcd_members))
-        self.processes.start_together([self._controller(), *self._nameservers("--new")])
+        self._start([self._controller(), *self._nameservers("--new")])
         progress(f"starting {len(fabric.hosts)} dataservers")
-        self.processes.start_together([self._dataserver(host.name) for host in fabric.hosts])
+        self._start([self._dataserver(host.name) for host in fabric.hosts])
         progress("waiting until the controller knows every link")
         wait_for_network(self.controller, self.network, self.session())
         progress("waiting until the controller knows every host")
@@ -107,16 +111,20 @@ class FabricCluster:
         wait_for_dataservers(self.nameserver, [host.name for host in fabric.hosts])
         if self.metadata_hosts:
             progress(f"starting {len(self.metadata_hosts)} metadata servers")
-            self.processes.start_together([self._metadata_store(name) for name in self.metadata_hosts])
+            self._start([self._metadata_store(name) for name in self.metadata_hosts])
         if self.settings.host_agents:
             progress(f"starting {len(self.network.hosts)} host agents and their scheduler")
             host_agents.make_keys(self.settings.directory / host_agents.KEYS, self.network, agent_key)
-            self.processes.start_together([self._turns()])
-            self.processes.start_together([self._agent(host.name) for host in self.network.hosts])
+            self._start([self._turns()])
+            self._start([self._agent(host.name) for host in self.network.hosts])
         for host, mountpoint in self.settings.mounts.items():
             progress(f"mounting on {host} at {mountpoint}")
             self._make_mountpoint(mountpoint)
-        self.processes.start_together([self._mount(*mount) for mount in self.settings.mounts.items()])
+        self._start([self._mount(*mount) for mount in self.settings.mounts.items()])
+        local_metrics.write_targets(self.processes, self._always_measured)
+
+    def _start(self, commands: Sequence[Command]) -> None:
+        self.processes.start_together([local_metrics.with_metrics(self.processes, each) for each in commands])
 
     def stop(self) -> None:
         """Stop every service and take the fabric down; logs stay, stored data and mount points go."""
@@ -146,6 +154,29 @@ class FabricCluster:
 
     def command_again(self, name: str) -> Command:
         """The command of a service that ended."""
+        return local_metrics.with_metrics(self.processes, self._command(name))
+
+    def _metrics_addresses(self) -> dict[str, str]:
+        """HOST:PORT by process: those on hosts answer at their hosts' addresses in the management network."""
+        names = nameserver_names(self.settings.nameservers)
+        found = {local_metrics.SUPERVISOR: f"{MACHINE}:{SUPERVISOR_METRICS_PORT}",
+                 **{name: f"{MACHINE}:{NAMESERVER_METRICS_PORT + index}" for index, name in enumerate(names)}}
+        for host in self.network.hosts:
+            roles = {"dataserver": host.name != NAME, "mount": host.name in self.settings.mounts,
+                     "metadata": host.name in self.metadata_hosts, "agent": self.settings.host_agents}
+            found |= {f"{role}-{host.name}": f"{host.management_ip}:{port}"
+                      for port, (role, is_there) in enumerate(roles.items(), HOST_METRICS_PORT) if is_there}
+        return found
+
+    @property
+    def _always_measured(self) -> dict[str, str]:
+        scheduler = {host_agents.SCHEDULER: f"{MACHINE}:{host_agents.METRICS_PORT}"}
+        return {**(scheduler if self.settings.host_agents else {}),
+                **{name: f"{MACHINE}:{member.client_port}" if not member.metrics_port
+                   else f"127.0.0.1:{member.metrics_port}"
+                   for name, member in zip(etcd_names(self.settings.nameservers), self._etcd_members, strict=True)}}
+
+    def _command(self, name: str) -> Command:
         role, _, host = name.partition("-")
         if role == "dataserver":
             return self._dataserver(host)
@@ -318,6 +349,7 @@ class FabricCluster:
             with contextlib.suppress(OSError):   # somebody put files there: theirs to remove
                 directory.rmdir()
         number = self.settings.nameservers
+        (self.settings.directory / local_metrics.TARGETS_FILE).unlink(missing_ok=True)
         for part in ("data", "metadata", identities.FOLDER, COFLOW_KEYS, host_agents.KEYS,
                      *nameserver_names(number), *etcd_names(number)):
             shutil.rmtree(self.settings.directory / part, ignore_errors=True)

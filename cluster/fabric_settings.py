@@ -60,6 +60,8 @@ class FabricSettings(BaseModel):
     """Whether servers and mounts have certificates, and take only who has one."""
     encrypt_data: bool = False
     """TLS on the data channel."""
+    metrics: bool = False
+    """Whether every process answers Prometheus, over the management network."""
 
     @field_validator("directory")
     @classmethod

@@ -18,7 +18,6 @@ from speedwell.cluster import current, identities, local_metrics, mounts, parts
 from speedwell.cluster.errors import AlreadyRunning, InvalidSetting, InvalidState, NotRunning
 from speedwell.cluster.local_commands import (
     LOOPBACK,
-    SUPERVISOR,
     address,
     dataserver_command,
     dataserver_names,
@@ -114,7 +113,7 @@ def up(settings: LocalSettings, progress: Progress = lambda message: None) -> St
             if mountpoint is not None:
                 _start_mount(processes, mountpoint, started, progress)
             start_supervisor(processes, started)
-            local_metrics.write_targets(processes, LOOPBACK)
+            local_metrics.write_targets(processes, local_metrics.of_etcd(LOOPBACK, chosen))
         except BaseException:
             _stop(processes, started, force=True)
             processes.settings = {**recorded, **_lasting(chosen)}
@@ -170,7 +169,7 @@ def _over_supervisor(processes: Processes, purpose: str) -> Iterator[None]:
         try:
             held.enter_context(processes.exclusive(purpose))
         except AlreadyRunning as error:
-            supervisor = processes.find(SUPERVISOR)
+            supervisor = processes.find(local_metrics.SUPERVISOR)
             if supervisor is None or f"(pid {supervisor.pid})" not in str(error):
                 raise
             processes.end(supervisor)
@@ -250,7 +249,8 @@ def _choose(settings: LocalSettings, directory: Path, processes: Processes) -> d
     if settings.metrics or recorded.get("metrics"):
         chosen["metrics"] = local_metrics.addresses(
             recorded.get("metrics", {}),
-            [*nameserver_names(nameservers), *dataserver_names(chosen), *(["mount"] if mount else []), SUPERVISOR],
+            [*nameserver_names(nameservers), *dataserver_names(chosen), *(["mount"] if mount else []),
+             local_metrics.SUPERVISOR],
             [record.name for record in processes.running()], LOOPBACK)
     _refuse_other_settings(recorded, chosen, processes)
     return chosen
@@ -390,7 +390,7 @@ def _stop(processes: Processes, names: list[str], force: bool,
         if ours(processes, mountpoint):
             mounts.unmount(mountpoint, lazy=True)  # it had to be killed
     progress("stopping the servers")
-    processes.stop(names=[name for name in names if name == SUPERVISOR])
+    processes.stop(names=[name for name in names if name == local_metrics.SUPERVISOR])
     number = processes.settings["nameservers"]
     last = [nameserver_names(number), [*etcd_names(number), roles.ETCD]]
     first = [name for name in names if name not in ("mount", *last[0], *last[1])]

@@ -9,13 +9,12 @@ from speedwell.cluster import mounts
 from speedwell.cluster.data_directories import directory_options
 from speedwell.cluster.errors import StartFailed
 from speedwell.cluster.identities import OPERATORS, with_identity
-from speedwell.cluster.local_metrics import is_free, with_metrics
+from speedwell.cluster.local_metrics import SUPERVISOR, is_free, with_metrics
 from speedwell.cluster.nameservers import EtcdMember, etcd_commands, etcd_names, nameserver_commands, nameserver_names
 from speedwell.cluster.processes import Command, Processes, program
 from speedwell.fs.identity import roles
 
 LOOPBACK = "127.0.0.1"
-SUPERVISOR = "supervisor"
 MOUNT = "mount"
 
 

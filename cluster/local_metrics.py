@@ -1,4 +1,4 @@
-"""Where the processes of a local installation answer Prometheus, and the file that tells it so.
+"""Where the processes of an installation answer Prometheus, and the file that tells it so.
 
     DIRECTORY/metrics-targets.json    for Prometheus' file_sd_configs
 """
@@ -7,12 +7,15 @@ import json
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from speedwell.cluster.nameservers import etcd_names, free_ports
 from speedwell.cluster.processes import Command, Processes
 from speedwell.cluster.state_files import write_atomically
+from speedwell.cluster.supervision import Supervision
 
 TARGETS_FILE = "metrics-targets.json"
+SUPERVISOR = "supervisor"
 
 
 def addresses(recorded: Mapping[str, str], names: Sequence[str], running: Sequence[str], host: str) -> dict[str, str]:
@@ -29,17 +32,28 @@ def with_metrics(processes: Processes, command: Command) -> Command:
     return replace(command, argv=[*command.argv, "--metrics", address]) if address else command
 
 
-def write_targets(processes: Processes, host: str) -> None:
-    """Tell Prometheus where to ask; nothing if the installation's processes do not answer. Members of etcd always do,
-    where they serve clients, or with TLS on a port of its own."""
-    settings = processes.settings
-    etcd = zip(etcd_names(settings["nameservers"]), settings["etcd_ports"], strict=True)
-    by_process = {**settings["metrics"],
-                  **{name: f"{host}:{ports[2] if len(ports) > 2 else ports[0]}" for name, ports in etcd}}
-    if settings["metrics"]:
+def write_targets(processes: Processes, others: Mapping[str, str]) -> None:
+    """Tell Prometheus where to ask; nothing if the installation's processes do not answer. `others` always do."""
+    known = processes.settings.get("metrics")
+    if known:
         write_atomically(processes.directory / TARGETS_FILE, json.dumps(
-            [{"targets": [address], "labels": {"process": name}} for name, address in by_process.items()],
+            [{"targets": [address], "labels": {"process": name}} for name, address in (known | others).items()],
             indent=2) + "\n")
+
+
+def serve(processes: Processes, supervision: Supervision) -> None:
+    """Answer for the supervisor, if the installation's processes do. Raises InvalidArgument as `fs.metrics.serve`."""
+    if address := processes.settings.get("metrics", {}).get(SUPERVISOR):
+        from speedwell.cluster.supervisor_metrics import SupervisorMetrics  # takes 10 MiB
+        from speedwell.fs import metrics
+
+        metrics.serve(address, [SupervisorMetrics(supervision)])
+
+
+def of_etcd(host: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Members of etcd answer where they serve clients, or with TLS on a port of its own."""
+    return {name: f"{host}:{ports[2] if len(ports) > 2 else ports[0]}"
+            for name, ports in zip(etcd_names(settings["nameservers"]), settings["etcd_ports"], strict=True)}
 
 
 def is_free(address: str) -> bool:

@@ -10,10 +10,10 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from speedwell.cluster import local_commands, parts
+from speedwell.cluster import local_commands, local_metrics, parts
 from speedwell.cluster.errors import NotRunning
 from speedwell.cluster.identities import FOLDER
-from speedwell.cluster.local_commands import SUPERVISOR, has_certificates
+from speedwell.cluster.local_commands import has_certificates
 from speedwell.cluster.processes import Processes
 from speedwell.cluster.supervision import Supervision
 from speedwell.fs import logs
@@ -30,11 +30,7 @@ def main() -> None:
         kind = parts if processes.settings["kind"] == parts.KIND else local_commands
         supervision = Supervision(processes, lambda: kind.wanted(processes),
                                   lambda name: kind.command_again(processes, name))
-        if SUPERVISOR in processes.settings.get("metrics", {}):
-            from speedwell.cluster.supervisor_metrics import SupervisorMetrics  # takes 10 MiB
-            from speedwell.fs import metrics
-
-            metrics.serve(processes.settings["metrics"][SUPERVISOR], [SupervisorMetrics(supervision)])
+        local_metrics.serve(processes, supervision)
         if has_certificates(processes.settings):
             threading.Thread(target=keep_renewed, args=(directory / FOLDER, threading.Event()),
                              daemon=True).start()

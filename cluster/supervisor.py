@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from speedwell.cluster import current, identities, mounts
+from speedwell.cluster import current, identities, local_metrics, mounts
 from speedwell.cluster.errors import AlreadyRunning, ClusterError, NotRunning, StartFailed, StopFailed
 from speedwell.cluster.fabric import NAMESERVER, REST, FabricCluster
 from speedwell.cluster.fabric_settings import FabricSettings
@@ -202,7 +202,9 @@ def _supervise(cluster: FabricCluster) -> None:
             if cluster.settings.identity:
                 threading.Thread(target=keep_renewed, daemon=True,
                                  args=(cluster.settings.directory / identities.FOLDER, threading.Event())).start()
-            Supervision(cluster.processes, cluster.wanted, cluster.command_again).run()
+            supervision = Supervision(cluster.processes, cluster.wanted, cluster.command_again)
+            local_metrics.serve(cluster.processes, supervision)
+            supervision.run()
     except KeyboardInterrupt:
         pass
     except (ClusterError, EmulationError, IdentityError) as error:

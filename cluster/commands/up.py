@@ -67,8 +67,8 @@ MOUNT_ROOT = Path("/mnt/speedwell")
               "with every change, when a program asks with fsync, or never [default: fsync].")
 @click.option("--min-replicas", type=click.IntRange(1, 16), metavar="N", help="A change needs so many live replicas "
               "of the file, or all if it is to have fewer [default: 2].")
-@click.option("--metrics", is_flag=True, help="With --local: every process answers Prometheus; "
-              "DIR/metrics-targets.json says where.")
+@click.option("--metrics", is_flag=True, help="Every process answers Prometheus; metrics-targets.json in "
+              "the installation's directory says where.")
 @click.option("--identity/--insecure", default=None, help="Whether its servers have certificates, and take "
               "only who has one, too [default: they do].")
 @click.option("--encrypt-data/--no-encrypt-data", default=None, help="Whether contents cross the network over TLS "
@@ -99,14 +99,14 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
               "directories_per_server": directories_per_server, "encrypt_data": encrypt_data}
     if fabric is not None:
         for name, given in (("--local", directory), ("--installation", installation), ("--mount", mount),
-                            ("--dataservers", dataservers), ("--metrics", metrics or None)):
+                            ("--dataservers", dataservers)):
             if given is not None:
                 raise click.UsageError(f"{name} does not go with --fabric", click.get_current_context())
         _on_fabric(fabric, mount_on, all_systems, {"coflows": coflows, "replica_policy": replica_policy,
                                       "path_policy": path_policy,
                                       "placement_policy": placement_policy, "chunk_size_bytes": chunk_size,
                                       "metadata_stores": metadata_stores, "host_agents": host_agents,
-                                      "identity": identity, **shared}, as_json)
+                                      "identity": identity, "metrics": metrics, **shared}, as_json)
         return
     for name, used in (("--mount-on", mount_on), ("--all", all_systems), ("--coflows", coflows),
                        ("--replica-policy", replica_policy), ("--path-policy", path_policy),

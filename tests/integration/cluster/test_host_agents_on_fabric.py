@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from speedwell.cluster import host_agents
 from speedwell.cluster.controller_client import ask
@@ -28,6 +29,8 @@ from speedwell.fs.client.metadata import MetadataClient
 from speedwell.fs.limits import LEAST_ADVISED_BYTES
 from speedwell.topo.emulation.processes import in_namespace
 from speedwell.topo.fabric import spine_leaf
+from tests.chromium import browser
+from tests.integration.cluster.prometheus import prometheus, require_as_prometheus_wants, values
 from tests.integration.cluster.speedwell import SCRIPTS, Speedwell
 from tests.logs import TRACEBACK
 from tests.machine_state import left_on_machine
@@ -46,7 +49,7 @@ class Installation:
         self.directory = folder / "cluster"
         self.speedwell = Speedwell(folder / "state")
         self.description = up(read_settings(
-            fabric=FABRIC, directory=self.directory, machine=True, replication=2,
+            fabric=FABRIC, directory=self.directory, machine=True, replication=2, metrics=True,
             mounts={host.name: folder / host.name for host in FABRIC.hosts[::2]}, **with_all_systems(FABRIC)))
 
     def entering(self, host: str, *command: str) -> list[str]:
@@ -157,11 +160,75 @@ def test_status_shows_agents_their_state_and_the_scheduler(installation: Install
     assert {name: states[name] for name in NAMES} == dict.fromkeys(NAMES, "free")
 
 
+@contextlib.contextmanager
+def all_sending_to_one(installation: Installation, first_port: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """All hosts to the last, until all have turns and longer."""
+    *senders, receiver = FABRIC.hosts
+    with contextlib.ExitStack() as stack:
+        sending = []
+        for number, sender in enumerate(senders, first_port):
+            stack.enter_context(installation.running(receiver.name, "iperf3", "-s", "-p", str(number)))
+            wait_until(lambda port=number: f":{port}" in installation.on(receiver.name, "ss", "-ltn"), SECONDS,
+                       "iperf3 does not listen")
+            sending.append(stack.enter_context(installation.running(
+                sender.name, "iperf3", "-c", receiver.ip, "-p", str(number), "-t", "600")))
+        yield sending
+
+
+def test_the_page_shows_turns_who_leads_and_the_tree_of_keys_as_they_are(installation: Installation) -> None:
+    installation.wait_until_all_are_free()
+    token = (installation.directory / "identity/tokens/reader").read_text().strip()
+    with browser() as page:
+        page.ask("Security.setIgnoreCertificateErrors", ignore=True)
+        page.open(f"{installation.description['controller']}/")
+        page.until("document.querySelector('#login').open")
+        page.value(f"document.querySelector('#login input').value = '{token}'")
+        page.value("document.querySelector('#login button').click()")
+        page.until("speedwell.model.frame")
+        page.press("6")
+        page.until("document.querySelector('#panel').innerText.includes('Dataservers: 4 of 4 alive')")
+        assert f"{installation.description['nameserver']}\tleads" in page.text("#panel")
+        page.press("5")
+        page.until("document.querySelectorAll('#panel .leaf').length === 2")
+        assert "spine0" in page.text("#panel") and "leaf1" in page.text("#panel")
+        page.press("3")
+        page.until("document.querySelector('#panel').innerText.includes('No link is contended')")
+        *senders, receiver = FABRIC.hosts
+        with all_sending_to_one(installation, 5501):
+            rows = "[...document.querySelectorAll('#panel tbody tr')].map((row) => row.cells[0].innerText).sort()"
+            wanted = sorted(f"{sender.name} \u2192 {receiver.name}" for sender in senders)
+            wait_until(lambda: page.value(rows) == wanted, SECONDS, lambda: str(page.value(rows)))
+            page.until("document.querySelector('#panel').innerText.includes('holds')")
+            page.until("document.querySelector('#panel').innerText.includes('Mbit/s')")
+        page.until("document.querySelector('#panel').innerText.includes('No link is contended')", SECONDS)
+        installation.kill("timeslices")
+        page.until("document.querySelector('#panel').innerText.includes('5 agents')", SECONDS)
+
+
+def test_a_real_prometheus_hears_every_process(installation: Installation, tmp_path: Path) -> None:
+    targets = json.loads((installation.directory / "metrics-targets.json").read_text())
+    assert {target["labels"]["process"] for target in targets} == {
+        "supervisor", *(record.name for record in Processes(installation.directory).records)} - {"controller"}
+    for target in targets:
+        require_as_prometheus_wants(requests.get(f"http://{target['targets'][0]}/metrics", timeout=30).content)
+    with prometheus(tmp_path, installation.directory, ("speedwell", "speedwell-controller")) as url:
+        wait_until(lambda: len(values(url, "up == 1", "instance")) == len(targets) + 1, SECONDS,
+                   lambda: str(values(url, "up", "instance")))
+        wait_until(lambda: values(url, "speedwell_process_up", "name").get("controller") == 1, SECONDS,
+                   "the supervisor does not say that the controller runs")
+        assert values(url, "speedwell_timeslices_agents", "process") == {"timeslices": len(NAMES)}
+        victim = f"dataserver-{FABRIC.hosts[0].name}"
+        installation.kill(victim)
+        wait_until(lambda: values(url, "speedwell_process_restarts_total", "name").get(victim) == 1, SECONDS,
+                   lambda: str(values(url, "speedwell_process_restarts_total", "name")))
+        wait_until(lambda: len(values(url, "up == 1", "instance")) == len(targets) + 1, SECONDS,
+                   lambda: f"it keeps its port: {values(url, 'up', 'instance')}")
+
+
 def test_senders_to_one_host_get_turns_on_pinned_paths_whatever_dies_meanwhile(installation: Installation) -> None:
     installation.wait_until_all_are_free()
     *senders, receiver = FABRIC.hosts
     across = {(sender.ip, receiver.ip) for sender in senders if sender.rack != receiver.rack}
-    sending = []
 
     def have_all_turns() -> bool:
         turns = installation.turns()
@@ -170,13 +237,7 @@ def test_senders_to_one_host_get_turns_on_pinned_paths_whatever_dies_meanwhile(i
     def are_all_pinned() -> bool:
         return across == {pair for pair, packets in installation.pinned_packets("leaf0").items() if packets > 10}
 
-    with contextlib.ExitStack() as stack:
-        for number, sender in enumerate(senders, 5301):
-            stack.enter_context(installation.running(receiver.name, "iperf3", "-s", "-p", str(number)))
-            wait_until(lambda port=number: f":{port}" in installation.on(receiver.name, "ss", "-ltn"), SECONDS,
-                       "iperf3 does not listen")
-            sending.append(stack.enter_context(installation.running(
-                sender.name, "iperf3", "-c", receiver.ip, "-p", str(number), "-t", "600")))
+    with all_sending_to_one(installation, 5301) as sending:
         for name in ("", host_agents.SCHEDULER, "controller"):
             if name:
                 installation.kill(name)

@@ -6,18 +6,16 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import requests
-import yaml
 
 from speedwell.cluster.nameservers import free_ports
+from tests.integration.cluster.prometheus import MONITORING, firing, prometheus, require_as_prometheus_wants, values
 from tests.integration.cluster.speedwell import SCRIPTS, Speedwell, kill
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
-MONITORING = ROOT / "monitoring"
 DEADLINE_SECONDS = 60
 
 
@@ -32,24 +30,10 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     speedwell.run("down", "--local", directory)
 
 
-@pytest.fixture
-def prometheus(installation: Path, tmp_path: Path) -> Iterator[str]:
-    """The URL of one with the rules of the repository, only quicker."""
-    config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
-    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    [watched] = [job for job in config["scrape_configs"] if job["job_name"] == "speedwell"]
-    watched["file_sd_configs"][0]["files"] = [str(installation / "metrics-targets.json")]
-    config["scrape_configs"] = [watched]
-    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
-    (tmp_path / "alerts.yml").write_text(re.sub(r"for: \w+", "for: 1s", (MONITORING / "alerts.yml").read_text()))
-    [port] = free_ports("127.0.0.1", 1)
-    with (tmp_path / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(
-            ["prometheus", f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data",
-             f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log)
-    yield f"http://127.0.0.1:{port}"
-    process.terminate()
-    process.wait(timeout=60)
+@pytest.fixture(name="prometheus")
+def _prometheus(installation: Path, tmp_path: Path) -> Iterator[str]:
+    with prometheus(tmp_path, installation) as url:
+        yield url
 
 
 def test_rules_and_dashboard_ask_for_what_processes_tell(installation: Path) -> None:
@@ -67,9 +51,7 @@ def test_rules_and_dashboard_ask_for_what_processes_tell(installation: Path) -> 
 
 def test_names_are_as_prometheus_wants_them(installation: Path) -> None:
     for target in json.loads((installation / "metrics-targets.json").read_text()):
-        page = requests.get(f"http://{target['targets'][0]}/metrics", timeout=30).content
-        checked = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False)
-        assert checked.returncode == 0, checked.stderr.decode()
+        require_as_prometheus_wants(requests.get(f"http://{target['targets'][0]}/metrics", timeout=30).content)
 
 
 def test_etcd_is_asked_too(tmp_path: Path) -> None:
@@ -107,9 +89,7 @@ def test_what_no_installation_starts_here_answers_too(program: str, options: tup
                 assert 'speedwell_metadata_request_seconds_count{command="PING"} 1.0' in page(port)
                 assert 'speedwell_metadata_refused_total{command="unknown"} 1.0' in page(port)
             assert expected <= told_by(f"127.0.0.1:{port}")
-            checked = subprocess.run(["promtool", "check", "metrics"], input=page(port).encode(),
-                                     capture_output=True, check=False)
-            assert checked.returncode == 0, checked.stderr.decode()
+            require_as_prometheus_wants(page(port).encode())
         finally:
             process.terminate()
 
@@ -144,27 +124,6 @@ def test_prometheus_sees_that_servers_were_killed(installation: Path, prometheus
     kill(installation, "nameserver")
     wait_until(lambda: ("SpeedwellMountCutOff", "mount") in firing(prometheus), DEADLINE_SECONDS,
                lambda: f"the alerts are {firing(prometheus)}")
-
-
-def values(prometheus: str, query: str, label: str = "dataserver") -> dict[str, float]:
-    """What a query gives now, by one label."""
-    return {series["metric"][label]: float(series["value"][1])
-            for series in ask(prometheus, "query", query=query)["result"]}
-
-
-def firing(prometheus: str) -> set[tuple[str, str]]:
-    """The alerts, each with the process or dataserver it is about."""
-    return {(alert["labels"]["alertname"], alert["labels"].get("dataserver") or alert["labels"].get("process", ""))
-            for alert in ask(prometheus, "alerts")["alerts"] if alert["state"] == "firing"}
-
-
-def ask(prometheus: str, what: str, **parameters: str) -> Any:
-    """Of Prometheus' API; nothing while it starts."""
-    try:
-        answer = requests.get(f"{prometheus}/api/v1/{what}", params=parameters, timeout=30)
-    except requests.ConnectionError:
-        return {"result": [], "alerts": []}
-    return answer.json()["data"] if answer.ok else {"result": [], "alerts": []}
 
 
 def page(port: int) -> str:
