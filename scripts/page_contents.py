@@ -80,9 +80,12 @@ class _Contents(threading.Thread):
             "heard_seconds_ago": 95.0 if number == 5 else 0.4, "capacity_bytes": 4 * TIB,
             "available_bytes": 4 * TIB * ((7 * number) % 32 + 2) // 36, "replicas": 900 + 13 * number,
             "failed_directories": int(number == 12)} for number, host in enumerate(self._hosts)]
+        servers.sort(key=lambda server: (server["alive"], not server["failed_directories"], not server["draining"],
+                                         server["available_bytes"]))
         alive = [server for server in servers if server["alive"]]
         for address, leads in (("10.255.0.1:7000", True), ("10.255.0.1:7001", False)):
             self._ask("PUT", "storage/nameservers", {"address": address, "namespace": {
+                "dataservers_known": len(servers), "dataservers_alive": len(alive),
                 "files": 20_481, "directories": 512, "replication": 3, "min_replicas": 2, "unwritable_files": 0,
                 "capacity_bytes": sum(server["capacity_bytes"] for server in alive),
                 "available_bytes": sum(server["available_bytes"] for server in alive), "warnings": [],

@@ -12,7 +12,6 @@ from speedwell.controller.rest.routes import route
 from speedwell.controller.services import Services
 from speedwell.controller.storage.models import (
     Dataserver,
-    DataserverReport,
     Nameserver,
     NameserverReport,
     Namespace,
@@ -56,19 +55,12 @@ class StorageReport(Application):
            query=("offset", "limit"))
     def storage(self, offset: Offset = 0, limit: Limit = LIMIT) -> Storage:
         now, known = time.monotonic(), self._namespace
-        servers = sorted(known.dataservers, key=_care) if known else []
-        shown, page = page_of(servers, offset, limit)
+        shown, page = page_of(known.dataservers if known else [], offset, limit)
         return Storage(
             nameservers=[Nameserver(
                 address=address, heard_seconds_ago=now - heard.at,
                 state="silent" if now - heard.at > SILENT_SECONDS else "leads" if heard.leads else "stands by")
                 for address, heard in sorted(self._heard.items())],
             namespace=Namespace(**known.model_dump(exclude={"dataservers"})) if known else None,
-            alive=sum(server.alive for server in servers),
             dataservers=[Dataserver(**server.model_dump(), host_name=self._state.name_of(server.host))
                          for server in shown], **page)
-
-
-def _care(server: DataserverReport) -> tuple[bool, bool, bool, float, str]:
-    free = server.available_bytes / server.capacity_bytes if server.capacity_bytes else 0.0
-    return server.alive, not server.failed_directories, not server.draining, free, server.id

@@ -26,6 +26,8 @@ class _Dataserver(BaseModel):
 
 
 class _Namespace(BaseModel):
+    dataservers_known: Number
+    dataservers_alive: Number
     files: Number
     directories: Number
     capacity_bytes: Bytes = Field(description="Of all disks of live dataservers.")
@@ -42,7 +44,9 @@ class DataserverReport(_Dataserver, InputModel):
 
 
 class NamespaceReport(_Namespace, InputModel):
-    dataservers: list[DataserverReport] = Field(max_length=MAX_DATASERVERS)
+    dataservers: list[DataserverReport] = Field(
+        max_length=MAX_DATASERVERS, description="Dead ones first, then those with failed directories, those that are "
+        "being emptied, the fullest; as many as fit.")
 
 
 class NameserverReport(InputModel):
@@ -69,6 +73,4 @@ class Dataserver(_Dataserver, OutputModel):
 class Storage(Page):
     nameservers: list[Nameserver]
     namespace: Namespace | None = Field(description="null: no nameserver has been heard of that leads.")
-    alive: int = Field(ge=0, description="Dataservers.")
-    dataservers: list[Dataserver] = Field(description="Those that need care first: dead, with failed directories, "
-                                          "being emptied, then the fullest.")
+    dataservers: list[Dataserver] = Field(description="As the nameserver said them: those that need care first.")

@@ -12,13 +12,15 @@ from typing import Any
 from speedwell.fs.controller import Controller
 from speedwell.fs.errors import SpeedwellError
 from speedwell.fs.nameserver.dispatch import Requests
-from speedwell.fs.proto.speedwell_pb2 import StatisticsReply, StatisticsRequest
+from speedwell.fs.proto.speedwell_pb2 import DataserverStatus, StatisticsReply, StatisticsRequest
 
 log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 2.0
 ANSWER_SECONDS = 1.0
-MAX_DATASERVERS, MAX_WARNINGS, MAX_WARNING = 4096, 16, 1000
+MAX_BYTES = 200 << 10
+"""Of what is said of dataservers: the controller takes requests of 256 KiB."""
+MAX_WARNINGS, MAX_WARNING = 16, 1000
 
 
 class Reports(threading.Thread):
@@ -66,15 +68,34 @@ class Reports(threading.Thread):
         except SpeedwellError:
             return None
         told = StatisticsReply.FromString(reply)
+        dataservers, left_bytes = [], MAX_BYTES
+        for each in map(_of_one, sorted(told.dataservers, key=_care)):
+            left_bytes -= len(json.dumps(each)) + 2
+            if left_bytes < 0:
+                break
+            dataservers.append(each)
         return {
+            "dataservers_known": len(told.dataservers),
+            "dataservers_alive": sum(each.server.alive for each in told.dataservers),
             "files": told.files, "directories": told.directories, "capacity_bytes": told.capacity_bytes,
             "available_bytes": told.available_bytes, "replication": told.replication,
             "min_replicas": told.min_replicas, "unwritable_files": told.unwritable,
             "warnings": [warning[:MAX_WARNING] for warning in told.warnings[:MAX_WARNINGS]],
-            "dataservers": [{
-                "id": each.server.dataserver_id, "host": each.server.host, "alive": each.server.alive,
-                "draining": each.draining, "heard_seconds_ago": max(each.last_heartbeat_seconds_ago, 0.0),
-                "capacity_bytes": each.capacity_bytes, "available_bytes": each.available_bytes,
-                "replicas": each.replicas,
-                "failed_directories": sum(bool(directory.failure) for directory in each.directories),
-            } for each in told.dataservers[:MAX_DATASERVERS]]}
+            "dataservers": dataservers}
+
+
+def _of_one(status: DataserverStatus) -> dict[str, Any]:
+    return {"id": status.server.dataserver_id, "host": status.server.host, "alive": status.server.alive,
+            "draining": status.draining, "heard_seconds_ago": round(max(status.last_heartbeat_seconds_ago, 0.0), 1),
+            "capacity_bytes": status.capacity_bytes, "available_bytes": status.available_bytes,
+            "replicas": status.replicas, "failed_directories": _failed(status)}
+
+
+def _failed(status: DataserverStatus) -> int:
+    return sum(bool(directory.failure) for directory in status.directories)
+
+
+def _care(status: DataserverStatus) -> tuple[bool, bool, bool, float]:
+    """Those that may be left out come last."""
+    free = status.available_bytes / status.capacity_bytes if status.capacity_bytes else 0.0
+    return status.server.alive, not _failed(status), not status.draining, free

@@ -192,7 +192,7 @@ function storage(app, frame) {
       size(namespace.capacity_bytes)} free; ${namespace.replication} replicas, of which a change needs ${namespace.min_replicas}.`) : null,
     namespace?.unwritable_files ? h("p", { className: "bad" }, `${namespace.unwritable_files} files have too few live replicas to be changed.`) : null,
     (namespace?.warnings ?? []).map((warning) => h("p", { className: "bad" }, warning)),
-    h("h3", {}, `Dataservers: ${said.alive} of ${said.total} alive`),
+    h("h3", {}, `Dataservers: ${namespace?.dataservers_alive ?? 0} of ${namespace?.dataservers_known ?? 0} alive`),
     table(["dataserver", "state", "fill", "#free", "#replicas"], said.dataservers.map((each) => {
       const used = each.capacity_bytes - each.available_bytes;
       const state = !each.alive ? `dead, ${age(each.heard_seconds_ago)}` : each.failed_directories
@@ -203,7 +203,7 @@ function storage(app, frame) {
           h("meter", { max: each.capacity_bytes || 1, value: used, high: 0.9 * each.capacity_bytes, ariaLabel: `${
             percent(each.capacity_bytes ? used / each.capacity_bytes : null)} full` }), size(each.available_bytes), each.replicas],
       };
-    }), "No dataserver is known."), more(said, said.dataservers.length),
+    }), "No dataserver is known."), more({ total: namespace?.dataservers_known }, said.dataservers.length),
   ].flat();
 }
 

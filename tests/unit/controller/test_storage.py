@@ -27,7 +27,8 @@ def dataserver(number: int, **changes: Any) -> dict[str, Any]:
 
 def report(address: str, *dataservers: dict[str, Any], leads: bool = True) -> dict[str, Any]:
     return {"address": address, "namespace": {
-        "files": 1, "directories": 2, "capacity_bytes": 300, "available_bytes": 200, "replication": 3,
+        "dataservers_known": 9, "dataservers_alive": 8, "files": 1,
+        "directories": 2, "capacity_bytes": 300, "available_bytes": 200, "replication": 3,
         "min_replicas": 2, "unwritable_files": 0, "warnings": ["decide"], "dataservers": list(dataservers)}
         if leads else None}
 
@@ -37,13 +38,13 @@ def test_before_any_report_nothing_is_known(controller: Controller) -> None:
     assert told["nameservers"] == [] and told["namespace"] is None and told["total"] == 0
 
 
-def test_those_that_need_care_come_first_then_the_fullest(controller: Controller) -> None:
-    servers = [dataserver(1, available_bytes=90), dataserver(2, available_bytes=10), dataserver(3, draining=True),
-               dataserver(4, failed_directories=1), dataserver(5, alive=False), dataserver(6, capacity_bytes=0)]
+def test_dataservers_are_told_in_pages_with_the_names_of_their_hosts(controller: Controller) -> None:
+    servers = [dataserver(number, alive=number > 1) for number in range(1, 7)]
     assert controller.ask("PUT", "/v1/storage/nameservers", report("n:1", *servers)).status_int == 204
     told = controller.ask("GET", "/v1/storage?limit=5").json
-    assert [each["id"] for each in told["dataservers"]] == ["d5", "d4", "d3", "d6", "d2"]
-    assert (told["total"], told["next_offset"], told["alive"]) == (6, 5, 5)
+    assert [(each["id"], each["host_name"]) for each in told["dataservers"]] == [
+        (f"d{number}", f"10.0.0.{number}") for number in range(1, 6)]
+    assert (told["total"], told["next_offset"], told["namespace"]["dataservers_alive"]) == (6, 5, 8)
     assert told["namespace"]["warnings"] == ["decide"]
 
 
