@@ -17,7 +17,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from speedwell.coflow.errors import InvalidReport, InvalidSetting
-from speedwell.coflow.report import MAC_BYTES, is_signed, mac
+from speedwell.coflow.report import MAC_BYTES, is_signed, mac, other_version
 from speedwell.coflow.settings import SchedulerAddress
 
 MAGIC = b"SPHB"
@@ -68,7 +68,7 @@ def decode(datagram: bytes, key: bytes) -> HostHeartbeat:
     if len(datagram) != DATAGRAM_BYTES or not is_heartbeat(datagram):
         raise InvalidReport("malformed", "this is not a heartbeat")
     if datagram[4] != VERSION:
-        raise InvalidReport("version", f"version {datagram[4]} is not known")
+        raise InvalidReport("version", other_version(datagram[4], VERSION))
     message = datagram[:-MAC_BYTES]
     if not is_signed(datagram, key, [message[8:12]]):
         raise InvalidReport("unauthentic", "it is not signed with our key")

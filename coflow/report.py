@@ -89,7 +89,7 @@ def decode(datagram: bytes, key: bytes) -> Report:
         raise InvalidReport("malformed", "this is not a coflow report")
     _, version, flags, count, coflow_id, sender, sequence, sent_at = _HEADER.unpack_from(datagram)
     if version != VERSION:
-        raise InvalidReport("version", f"version {version} is not known")
+        raise InvalidReport("version", other_version(version, VERSION))
     message = datagram[:-MAC_BYTES]
     if not is_signed(datagram, key, _common_ends(message)):
         raise InvalidReport("unauthentic", "it is not signed with our key")
@@ -99,6 +99,12 @@ def decode(datagram: bytes, key: bytes) -> Report:
     report = Report(coflow_id, sender, sequence, sent_at, flows)
     _check(report)
     return report
+
+
+def other_version(theirs: int, ours: int) -> str:
+    """Why a datagram is not read, and what helps."""
+    return (f"it is of version {theirs}, this process reads version {ours}: upgrade "
+            f"{'this process' if theirs > ours else 'the sender'} (docs/upgrades.md)")
 
 
 def _flow(datagram: bytes, offset: int) -> FlowReport:

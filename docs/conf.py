@@ -15,7 +15,7 @@ html_copy_source = False
 
 NAVIGATION = {
     "Start": "first-read\npictures\nglossary",
-    "Install and operate": "install\nthree-machines\noperating\nsecurity\nmonitoring\npage",
+    "Install and operate": "install\nthree-machines\noperating\nupgrades\nsecurity\nmonitoring\npage",
     "Use the files": "mount\nfsspec\npython-api",
     "Steer the network": "topology\nplacement\nhost-agent\nmetadata-stores",
     "The systems": "together\nmayflower-plus\nmincof\nsinbad\nxco\nmetaflow",

@@ -1,6 +1,7 @@
 """The data channel: frames on a TCP connection, raw bytes between them (docs/reference/data-channel.md).
 
-A frame is `SPW1`, the message's length as four big-endian bytes, and the serialised protobuf message.
+A frame is `SPW`, the version of the protocol as a digit, the message's length as four big-endian bytes, and the
+serialised protobuf message.
 Timeouts are the kernel's (SO_RCVTIMEO, SO_SNDTIMEO) so that a blocking call costs one system call.
 """
 
@@ -19,7 +20,10 @@ from speedwell.fs.errors import ProtocolError, SpeedwellError, reason
 from speedwell.fs.interface import checksums_in_hardware
 from speedwell.fs.proto.speedwell_pb2 import Call, DataRequest
 
-MAGIC = b"SPW1"
+VERSION = 1
+"""Of the protocol: another one where who ignores what is new would do something wrong (docs/upgrades.md)."""
+
+MAGIC = b"SPW%d" % VERSION
 MAX_FRAME_BYTES = 1 << 20
 MAX_APPEND_BYTES = 1 << 30
 HEADER = struct.Struct(">4sI")
@@ -51,6 +55,10 @@ class MalformedFrame(ProtocolError):
     """What arrived is not a frame of this protocol, or its message does not parse."""
 
 
+class OtherVersion(MalformedFrame):
+    """What arrived is a frame of another version of this protocol; the message says which side to upgrade."""
+
+
 class ConnectionLost(SpeedwellError):
     """The other side closed, reset or stalled the connection, or could not be reached."""
 
@@ -63,10 +71,14 @@ def encode(message: Message) -> bytes:
     return HEADER.pack(MAGIC, len(body)) + body
 
 
-def body_length(header: bytes) -> int:
-    """The length in bytes that an 8-byte frame header announces. Raises MalformedFrame."""
+def body_length(header: bytes, peer: str = "the other end") -> int:
+    """The length in bytes that an 8-byte frame header from `peer` announces. Raises MalformedFrame, OtherVersion."""
     magic, length = HEADER.unpack(header)
     if magic != MAGIC:
+        if magic[:3] == MAGIC[:3] and magic[3:].isdigit():
+            theirs = int(magic[3:])
+            raise OtherVersion(f"{peer} speaks version {theirs} of the protocol, this process version {VERSION}: "
+                               f"upgrade {'this process' if theirs > VERSION else peer} (docs/upgrades.md)")
         raise MalformedFrame(f"a frame begins with {MAGIC!r}, not {magic!r}")
     if length > MAX_FRAME_BYTES:
         raise MalformedFrame(f"a frame has at most {MAX_FRAME_BYTES} bytes, this one announces {length}")
@@ -153,7 +165,7 @@ class Channel:
             return None
         if len(data) < HEADER.size:
             data += self._receive_exactly(HEADER.size - len(data))
-        missing = HEADER.size + body_length(data[:HEADER.size]) - len(data)
+        missing = HEADER.size + body_length(data[:HEADER.size], self.peer) - len(data)
         if missing < 0:
             raise MalformedFrame(f"{-missing} bytes follow a frame that is to be answered first")
         if missing:
@@ -169,7 +181,7 @@ class Channel:
         header = self._receive_exactly(HEADER.size, may_end=True)
         if not header:
             return None
-        length = body_length(header)
+        length = body_length(header, self.peer)
         if timeouts is not None:
             self.set_timeout(*timeouts)
         return decode(self._receive_exactly(length) if length else b"", kind)

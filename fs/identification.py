@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from speedwell.fs.channel import STALL_TIMEOUT_SECONDS, Channel, ConnectionLost, MalformedFrame
+from speedwell.fs.channel import STALL_TIMEOUT_SECONDS, Channel, ConnectionLost, MalformedFrame, OtherVersion
 from speedwell.fs.proto.speedwell_pb2 import (
     OK,
     DataReply,
@@ -37,6 +37,9 @@ def identify(channel: Channel, dataserver_id: str, namespace: bytes, key: ProofK
         channel.send(DataRequest(identity=IdentityOperation()))
         reply = channel.expect(DataReply)
         channel.set_timeout(STALL_TIMEOUT_SECONDS)
+    except OtherVersion as error:
+        channel.close()
+        raise WrongServer(f"the dataserver {dataserver_id}: {error}") from None
     except MalformedFrame:
         channel.close()
         raise WrongServer(_wrong(channel, dataserver_id, "what answers there is no server of Speedwell")) from None

@@ -96,7 +96,8 @@ def error_from(error: Any, server: str) -> SpeedwellError:
     if is_transport_failure(error):
         return NameserverUnavailable(f"the nameserver at {server} does not answer")
     if error.code() == grpc.StatusCode.UNIMPLEMENTED:
-        return NotSupported(f"the server at {server} does not know this request: is it a nameserver?")
+        return NotSupported(f"the server at {server} does not know this request: is it a nameserver, and of "
+                            "our version or a later one (docs/upgrades.md)?")
     return InternalError(f"the nameserver at {server} failed: {error.details() or 'its log says why'}")
 
 

@@ -12,7 +12,7 @@ from hashlib import sha256
 from ipaddress import IPv4Address
 from socket import inet_ntoa
 
-from speedwell.coflow.report import MAC_BYTES, MIN_KEY_BYTES, TCP, UDP, Flow, crosses_network
+from speedwell.coflow.report import MAC_BYTES, MIN_KEY_BYTES, TCP, UDP, Flow, crosses_network, other_version
 from speedwell.host_agent.errors import InvalidDatagram
 
 MAGIC = b"SPHA"
@@ -147,7 +147,7 @@ def agent_of(datagram: bytes) -> str:
     if not _HEADER.size + MAC_BYTES <= len(datagram) <= MAX_DATAGRAM_BYTES or datagram[:4] != MAGIC:
         raise InvalidDatagram("malformed", "this is no datagram of an agent or its scheduler")
     if datagram[4] != VERSION:
-        raise InvalidDatagram("version", f"version {datagram[4]} is not known")
+        raise InvalidDatagram("version", other_version(datagram[4], VERSION))
     return inet_ntoa(datagram[8:12])
 
 

@@ -207,7 +207,7 @@ def _identity(state: Status) -> Path | None:
 def _document(reply: StatisticsReply) -> dict[str, Any]:
     servers = [{**replica_document(entry.server), "capacity_bytes": entry.capacity_bytes,
                 "available_bytes": entry.available_bytes,
-                "last_heartbeat_seconds_ago": entry.last_heartbeat_seconds_ago,
+                "last_heartbeat_seconds_ago": entry.last_heartbeat_seconds_ago, "release": entry.release,
                 "directories": [{"path": use.path, "capacity_bytes": use.capacity_bytes,
                                  "available_bytes": use.available_bytes, "failure": use.failure}
                                 for use in entry.directories]}
@@ -215,7 +215,7 @@ def _document(reply: StatisticsReply) -> dict[str, Any]:
     return {"files": reply.files, "directories": reply.directories, "capacity_bytes": reply.capacity_bytes,
             "available_bytes": reply.available_bytes, "replication": reply.replication,
             "chunk_size": reply.chunk_size, "dataservers": servers, "namespace": reply.namespace.hex(),
-            "awaited_inventories": list(reply.awaited_inventories), "fsync": reply.fsync,
+            "awaited_inventories": list(reply.awaited_inventories), "fsync": reply.fsync, "release": reply.release,
             "min_replicas": reply.min_replicas, "unwritable_files": reply.unwritable,
             "insecure": list(reply.insecure), "placed_by_controller": dict(reply.placed_by_controller)}
 
@@ -258,11 +258,23 @@ def _print_statistics(statistics: dict[str, Any]) -> None:
     echo(f"{counted(statistics['replication'], 'replica')}, at least {statistics['min_replicas']} for a change, "
          f"fsync policy {statistics['fsync']}; chunks of {units.size(statistics['chunk_size'])}")
     echo(f"dataservers: {alive} alive, {len(servers) - alive} dead")
+    if len(releases := _releases(statistics)) > 1:
+        echo("an upgrade is under way: " + "; ".join(f"{', '.join(names)} {release or 'an earlier release'}"
+                                                     for release, names in sorted(releases.items())))
     if statistics["insecure"]:
         echo(f"without tokens (--insecure): {', '.join(statistics['insecure'])}; whoever reaches the data channel is "
              "served")
     if statistics["awaited_inventories"]:
         echo(f"nothing is deleted before all is known that lies on {', '.join(statistics['awaited_inventories'])}")
+
+
+def _releases(statistics: dict[str, Any]) -> dict[str, list[str]]:
+    """Who is of which."""
+    found = {statistics["release"]: ["nameserver"]}
+    for server in statistics["dataservers"]:
+        if server["alive"]:
+            found.setdefault(server["release"], []).append(server["dataserver_id"])
+    return found
 
 
 def _print_servers(state: Status) -> None:

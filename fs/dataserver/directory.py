@@ -29,6 +29,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+FORMAT = 1
+"""Of what lies in a directory (docs/reference/data-channel.md). A later one says so in the file `format`; this one
+has none."""
+
 HANG_SECONDS = 30.0
 GRACE_SECONDS = 5.0
 RESERVED_BYTES = 1 << 30
@@ -217,8 +221,17 @@ class Directory:
         if intact and owner != own:
             raise ForeignDirectory(f"{self.path} belongs to the dataserver {owner.decode()!r}, not "
                                    f"{dataserver_id!r}")
+        self._require_format()
         if not intact:
             if written:
                 log.error("%s is damaged: taken for the dataserver %s", self.path / "dataserver", dataserver_id)
             os.truncate(self._owner, 0)
             os.pwrite(self._owner, own + b" %08x\n" % crc32c(own), 0)
+
+    def _require_format(self) -> None:
+        """Raises OSError, ForeignDirectory."""
+        with contextlib.suppress(FileNotFoundError):
+            written = (self.path / "format").read_text(errors="replace").strip()
+            if written.isdigit() and int(written) != FORMAT:
+                raise ForeignDirectory(f"{self.path} has format {written}, this dataserver reads {FORMAT}: start the "
+                                       "version that wrote it (docs/upgrades.md)")

@@ -15,6 +15,7 @@ from speedwell.fs.dataserver.quarantine import Quarantine
 from speedwell.fs.dataserver.store import FileStore
 from speedwell.fs.errors import FileClosed, InvalidArgument, SpeedwellError, WrongNamespace
 from speedwell.fs.proto.speedwell_pb2 import HeartbeatRequest, Replica
+from speedwell.fs.release import release
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ class Heartbeats:
             copying=under_way, failed_copies=failed, copied=made, term=self._term,
             inventory_complete=self._contents.is_complete, highest_inode=self._contents.highest_inode,
             servers_version=self._door.servers_version,
-            revocations_version=self._door.revocations_version, insecure=self._door.insecure)
+            revocations_version=self._door.revocations_version, insecure=self._door.insecure, release=release())
         self._mirroring.report(request)
         self._identity.introduce(request)
         sent_at = self._lease.now()

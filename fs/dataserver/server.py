@@ -136,7 +136,8 @@ class DataServer(FrameServer):
             channel.send(DataReply(status=OK, dataserver_id=self._dataserver_id, namespace=namespace,
                                    nonce=channel.nonce))
         else:
-            raise InvalidArgument("operation: the request has none")
+            raise InvalidArgument("operation: the request has none that this dataserver knows: if a later release "
+                                  "has it, upgrade the dataserver (docs/upgrades.md)")
 
     def name_of(self, request: Message) -> str:
         assert isinstance(request, DataRequest)

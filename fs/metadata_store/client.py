@@ -94,6 +94,7 @@ class MetadataClient:
         if not self._keep:
             return _Kept([], connection)
         try:
+            connection.require_version()
             blocks = connection.call(b"BLOCKS")
             assert isinstance(blocks, list)
             kept = _Kept([IPv4Network(block.decode()) for block in blocks if isinstance(block, bytes)], connection)

@@ -32,6 +32,11 @@ def call_peer(peer: Peer, *parts: bytes, timeout_seconds: float = TIMEOUT_SECOND
         except (OSError, EOFError):
             pass    # it was closed meanwhile: every request may be sent twice
     connection = Connection(socket.create_connection(peer, TIMEOUT_SECONDS))
+    try:
+        connection.require_version()
+    except BaseException:
+        connection.close()
+        raise
     return _asked(connections, peer, connection, parts, timeout_seconds)
 
 

@@ -16,7 +16,7 @@ from speedwell.fs.errors import InvalidArgument, NoSpace, ProtocolError, Storage
 from speedwell.fs.metadata_store.addresses import address_of, parse_block
 from speedwell.fs.metadata_store.engines import STATE_KEY, Engine
 from speedwell.fs.metadata_store.ownership import KEYS_AT_ONCE, NotMine, Ownership
-from speedwell.fs.metadata_store.wire import MAX_KEY_BYTES, encode, encode_bulk, encode_error, read_request
+from speedwell.fs.metadata_store.wire import MAX_KEY_BYTES, VERSION, encode, encode_bulk, encode_error, read_request
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +104,14 @@ class _Session(socketserver.StreamRequestHandler):
     def _ping(self) -> bytes:
         return b"+PONG\r\n"
 
+    def _version(self, theirs: bytes) -> bytes:
+        if not theirs.isdigit():
+            raise InvalidArgument(f"VERSION: {theirs[:32]!r} is no number")
+        if int(theirs) == VERSION:
+            return OK
+        return encode_error(f"VERSION {VERSION} is spoken here: upgrade "
+                            f"{'this server' if int(theirs) > VERSION else 'the client'} (docs/upgrades.md)")
+
     def _blocks(self) -> bytes:
         return encode(*(str(block).encode() for block in self.server.ownership.owned))
 
@@ -139,7 +147,8 @@ class _Session(socketserver.StreamRequestHandler):
 
 
 COMMANDS: dict[bytes, tuple[int, Callable[..., bytes]]] = {
-    b"PING": (0, _Session._ping), b"BLOCKS": (0, _Session._blocks), b"GET": (1, _Session._get),
+    b"PING": (0, _Session._ping), b"VERSION": (1, _Session._version), b"BLOCKS": (0, _Session._blocks),
+    b"GET": (1, _Session._get),
     b"SET": (2, _Session._set), b"RELEASE": (1, _Session._release), b"KEYS": (2, _Session._keys),
     b"FETCH": (1, _Session._fetch), b"FORGET": (1, _Session._forget)}
 """How many arguments each takes, and who answers it."""

@@ -16,6 +16,9 @@ _LINE_BYTES = 1024
 _BULK_BYTES = 64 << 20
 """Of an answer."""
 
+VERSION = 1
+"""Of the commands (docs/upgrades.md)."""
+
 Reply = bytes | int | list["Reply"] | None
 
 
@@ -112,6 +115,14 @@ class Connection:
         """Ask. Raises Refused, ProtocolError, OSError, EOFError; after all but the first it is of no use."""
         self._socket.sendall(encode(*parts))
         return read_reply(self._stream)
+
+    def require_version(self) -> None:
+        """Raises ProtocolError, OSError, EOFError."""
+        try:
+            self.call(b"VERSION", b"%d" % VERSION)
+        except Refused as error:
+            if str(error).startswith("VERSION"):
+                raise ProtocolError(f"we speak version {VERSION} of the commands: {error}") from None
 
     def close(self) -> None:
         self._stream.close()

@@ -19,6 +19,7 @@ from crc32c import crc32c
 
 from speedwell.fs.errors import DatabaseDamaged, InvalidArgument, StorageFailed
 from speedwell.fs.private_directory import keep_private
+from speedwell.fs.release import read_fields
 from speedwell.fs.store import JournaledStore, LevelDBStore, Position
 from speedwell.fs.store.journal import Journal
 
@@ -183,7 +184,7 @@ class NameserverDirectory:
         if total != b"%08x" % crc32c(text):
             raise ValueError("it does not match its checksum")
         try:
-            return State(**json.loads(text))
+            return read_fields(State, json.loads(text))
         except TypeError as error:
             raise InvalidArgument(f"{self._path / 'state'}: {error}") from None
 

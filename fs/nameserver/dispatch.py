@@ -14,6 +14,7 @@ from speedwell.fs.errors import (
     NamespaceRebuilding,
     NotAuthorised,
     NotLeader,
+    NotSupported,
     SpeedwellError,
 )
 from speedwell.fs.identity.bundle import Peer
@@ -86,12 +87,13 @@ class Requests:
     def answer(self, name: str, data: bytes, sender: Peer | None = None) -> bytes:
         """The serialised reply to whom a certificate says `sender` is. Raises the errors of `fs.errors` and no
         others."""
+        methods = self._methods
+        if name not in methods and name not in self.names:
+            raise NotSupported(f"method: this nameserver knows no request {name[:60]!r}: if a later release has it, "
+                               "upgrade the nameserver (docs/upgrades.md)")
         if sender is not None:
             self.permit(sender, name)
-        methods = self._methods
         if name not in methods:
-            if name not in self.names:
-                raise InvalidArgument(f"method: there is no request {name[:60]!r}")
             raise self._refusal()
         request_type, method = methods[name]
         try:

@@ -70,7 +70,8 @@ class Superblock:
             raise StorageFailed("the database is not a namespace of Speedwell")
         version, next_inode, files, directories = _SUPERBLOCK.unpack(value)
         if version != FORMAT_VERSION:
-            raise StorageFailed(f"the namespace has format {version}, this nameserver reads {FORMAT_VERSION}")
+            raise StorageFailed(f"the namespace has format {version}, this nameserver reads {FORMAT_VERSION}: "
+                                "start the version that wrote it (docs/upgrades.md)")
         return cls(next_inode, files, directories)
 
 

@@ -12,6 +12,7 @@ from speedwell.fs.errors import AlreadyExists, InvalidArgument, NoReplicaAvailab
 from speedwell.fs.nameserver.placement import Candidate
 from speedwell.fs.nameserver.records import DATASERVER_PREFIX, dataserver_key
 from speedwell.fs.proto.speedwell_pb2 import DirectoryUse, NumberedDataserver
+from speedwell.fs.release import read_fields
 from speedwell.fs.store import Batch, Store, end_of_prefix
 
 LEASE_SECONDS = 3.0
@@ -48,6 +49,7 @@ class Status:
     insecure: bool = False
     other_hosts: tuple[str, ...] = ()
     directories: tuple[DirectoryUse, ...] = ()
+    release: str = ""
 
     @property
     def room_bytes(self) -> int | None:
@@ -74,7 +76,7 @@ class Registry:
         self._status: dict[int, Status] = {}
         for key, value in store.iterate(DATASERVER_PREFIX, end_of_prefix(DATASERVER_PREFIX)):
             try:
-                server = Dataserver(**json.loads(value))
+                server = read_fields(Dataserver, json.loads(value))
             except (ValueError, TypeError) as error:
                 raise StorageFailed(f"the record of dataserver {key[1:].hex()} is damaged") from error
             self._remember(server, Status(now_seconds))
@@ -82,7 +84,8 @@ class Registry:
     def heartbeat(self, dataserver_id: str, host: str, port: int, rack: str, pod: str, *,
                   capacity_bytes: int, available_bytes: int, now_seconds: float, disk: str = "",
                   disk_left_bytes: int = 0, insecure: bool = False,
-                  other_hosts: tuple[str, ...] = (), directories: Iterable[DirectoryUse] = ()) -> Dataserver:
+                  other_hosts: tuple[str, ...] = (), directories: Iterable[DirectoryUse] = (),
+                  release: str = "") -> Dataserver:
         """Take note of a heartbeat; a new dataserver gets a number.
 
         Raises AlreadyExists if a live dataserver at another address has the same id.
@@ -101,7 +104,7 @@ class Registry:
         elif self._status[server.number].other_hosts != other_hosts:
             self.changes += 1
         self._remember(server, Status(now_seconds, capacity_bytes, available_bytes, disk,
-                                      disk_left_bytes, insecure, other_hosts, tuple(directories)))
+                                      disk_left_bytes, insecure, other_hosts, tuple(directories), release))
         return server
 
     def introduce(self, batch: Batch, servers: Iterable[NumberedDataserver]) -> dict[str, int]:
@@ -124,7 +127,7 @@ class Registry:
         for key, value in batch.changes.items():
             if key.startswith(DATASERVER_PREFIX) and value is not None:
                 self.changes += 1
-                self._remember(Dataserver(**json.loads(value)), Status(now_seconds))
+                self._remember(read_fields(Dataserver, json.loads(value)), Status(now_seconds))
 
     def was_heard(self, number: int) -> bool:
         """Whether it has reported since the nameserver began to serve."""

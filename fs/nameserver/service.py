@@ -40,6 +40,7 @@ from speedwell.fs.nameserver.settings import NEVER, Settings
 from speedwell.fs.nameserver.token_keys import TokenKeys
 from speedwell.fs.nameserver.trash_requests import TrashRequests
 from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.release import release
 from speedwell.fs.store import JournaledStore, Store
 
 log = logging.getLogger(__name__)
@@ -260,7 +261,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
             dataserver = self._registry.heartbeat(
                 dataserver_id, host, port, rack, pod, capacity_bytes=capacity, available_bytes=available,
                 disk=disk, disk_left_bytes=disk_left, now_seconds=self._clock_seconds(), insecure=request.insecure,
-                other_hosts=others, directories=uses)
+                other_hosts=others, directories=uses, release=request.release[:64])
             self.provenance.heard(dataserver, request)
             keys, now_ms = self.grants.keys, self.grants.now_ms()
             if not self.provenance.is_rolled_back:
@@ -360,7 +361,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                 min_replicas=self._settings.min_replicas,
                 unwritable=self._recovery.unwritable, acls=self._namespace.has_acls,
                 insecure=["nameserver"] if self._settings.insecure else (),
-                encrypts_data=self._settings.encrypt_data,
+                encrypts_data=self._settings.encrypt_data, release=release(),
                 placed_by_controller=self.questions.counts,
                 mirrors=() if self._mirrors is None else self._mirrors.statuses())
             for server, status in self._registry.statuses():
@@ -372,7 +373,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                                       available_bytes=status.available_bytes or 0,
                                       last_heartbeat_seconds_ago=now - status.last_heartbeat_seconds,
                                       draining=server.draining, directories=status.directories,
-                                      replicas=self._recovery.replica_counts[server.number])
+                                      release=status.release, replicas=self._recovery.replica_counts[server.number])
             return reply
 
     # -------------------------------------------------------------- helpers
