@@ -41,6 +41,13 @@ At Python's own thresholds that takes a twentieth of the processor."""
 @click.option("--identity", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
               help="Serve REST over TLS and talk with switches over TLS alone, with this key and certificate of the "
               "role controller.")
+@click.option("--etcd", metavar="HOST:PORT,...", help="Be one of several controllers, of which one leads by a "
+              "lease in this etcd and the others stand by.")
+@click.option("--etcd-identity", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="Key and certificate for etcd, which is spoken to over TLS then.")
+@click.option("--etcd-prefix", metavar="PREFIX", help="Where in etcd, one for each network.  [default: /speedwell]")
+@click.option("--url", metavar="URL", help="With --etcd: where clients are told to ask this controller.  [default: "
+              "the REST interface]")
 @click.option("--poll-interval-seconds", type=float, help="Between two polls of switch counters.  [default: 1]")
 @click.option("--replica-policy", cls=PolicyOption, metavar="POLICY", help="{replica}.")
 @click.option("--path-policy", cls=PolicyOption, metavar="POLICY", help="{path}.")

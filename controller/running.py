@@ -16,7 +16,9 @@ from ryu.controller import ofp_handler
 
 from speedwell.controller.application import Application, AppManager
 from speedwell.controller.counters.measurements import Measurements
+from speedwell.controller.election import Election
 from speedwell.controller.errors import InvalidApplication
+from speedwell.controller.leadership import Leadership
 from speedwell.controller.loops import Loops
 from speedwell.controller.rest import RestApplication
 from speedwell.controller.rest.app import RestApi
@@ -65,20 +67,24 @@ class Controller:
         # Ryu's handler comes last: switches may connect once everything else has started.
         self._manager.load_apps([*app_modules, "ryu.controller.ofp_handler"])
         self._loops = Loops()
-        self._services = Services(settings, self._loops, NetworkState(settings, self._loops, identity),
-                                  Measurements(), PacketIns(self._loops), RestApplication(),
-                                  *([identity] if identity else []))
+        self._leadership = Leadership(is_alone=not settings.etcd)
+        state = NetworkState(settings, self._loops, identity, self._leadership)
+        self._services = Services(settings, self._loops, state, Measurements(), PacketIns(self._loops),
+                                  RestApplication(self._leadership), *([identity] if identity else []))
         try:
             self._manager.instantiate_apps(services=self._services)
         except OSError as error:
             where = _address((str(settings.rest_host), settings.rest_port))
             raise AddressTaken(f"cannot serve REST at {where}: {os.strerror(error.errno or 0)}") from error
         self.rest_address = _address(self._services.get(RestApi).address)
+        self._election = Election(settings, self._leadership, self._loops) if settings.etcd else None
 
     def stop(self, timeout_seconds: float) -> None:
         """Stop the applications, for at most so long. What is in the switches stays there and goes on working."""
         with eventlet.Timeout(timeout_seconds, False):
             self._loops.stop()
+            if self._election is not None:
+                self._election.stop()
             self._manager.close()
 
     def _begin_accepting(self, listening: Any) -> Callable[[], None]:
@@ -92,7 +98,8 @@ class Controller:
         door = door_of(state.identity, state.refusals.count) if state.identity else None
 
         def begin() -> None:
-            accept_switches(listening, self._loops, self._services.get(PacketIns), bad_messages, door)
+            accept_switches(listening, self._loops, self._services.get(PacketIns), bad_messages, door,
+                            self._leadership)
 
         return begin
 
@@ -109,12 +116,12 @@ def _require_application(module: str) -> None:
 
 
 def accept_switches(listening: Any, loops: Loops, packet_ins: PacketIns, bad_messages: Counter,
-                    door: Door | None) -> None:
+                    door: Door | None, leadership: Leadership) -> None:
     """Serve every switch that connects to a listening socket; with a `door`, only over TLS."""
 
     def accept() -> None:
         connection, address = listening.accept()
-        loops.spawn(serve_switch, connection, address, packet_ins, loops, bad_messages, door)
+        loops.spawn(serve_switch, connection, address, packet_ins, loops, bad_messages, door, leadership)
 
     loops.run("switch connections", accept, patience_seconds=None)
 

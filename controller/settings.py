@@ -20,6 +20,7 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
@@ -28,6 +29,8 @@ from speedwell.controller.own_policies import POLICIES
 from speedwell.controller.policy.errors import UnknownPolicy
 from speedwell.controller.policy.registry import Kind
 from speedwell.controller.validation import reason
+from speedwell.fs.addresses import parse_address
+from speedwell.fs.errors import InvalidArgument
 
 
 def _datapath_id(entry: str) -> str:
@@ -52,10 +55,19 @@ def _switch_ports(entry: str) -> str:
     return f"{found[1]}:{first}-{last}"
 
 
+def _endpoint(entry: str) -> str:
+    try:
+        parse_address(entry, "etcd")
+    except InvalidArgument as error:
+        raise ValueError(str(error)) from None
+    return entry
+
+
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 DatapathId = Annotated[str, AfterValidator(_datapath_id)]
 SwitchPorts = Annotated[str, AfterValidator(_switch_ports)]
+Endpoint = Annotated[str, AfterValidator(_endpoint)]
 
 
 @dataclass(frozen=True)
@@ -101,6 +113,31 @@ class Settings(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     hosts_file: Path | None = None
     """What the hosts of the network are called, as in /etc/hosts; without one, hosts are named by their addresses."""
+
+    etcd: tuple[Endpoint, ...] = ()
+    """HOST:PORT of each member: there the controllers of one network agree on who leads. Empty: this one is alone."""
+    etcd_identity: Path | None = None
+    etcd_prefix: Annotated[str, Field(min_length=1, max_length=256)] = "/speedwell"
+    url: Annotated[str, Field(pattern=r"^(https?://[!-~]+)?$")] = ""
+    """Where clients ask this one of several controllers; empty: at `rest_host` and `rest_port`."""
+
+    @field_validator("etcd", mode="before")
+    @classmethod
+    def _are_listed(cls, etcd: Any) -> Any:
+        return tuple(etcd.split(",")) if isinstance(etcd, str) else etcd
+
+    @model_validator(mode="after")
+    def _is_found_again(self) -> Settings:
+        if self.etcd and not (self.openflow_port and self.rest_port):
+            raise ValueError("set openflow_port and rest_port: those of one of several controllers must not change")
+        if self.etcd and not self.url and self.rest_host.is_unspecified:
+            raise ValueError(f"url is missing: clients cannot be sent to rest_host {self.rest_host}")
+        return self
+
+    @property
+    def url_for_others(self) -> str:
+        host = f"[{self.rest_host}]" if self.rest_host.version == 6 else self.rest_host
+        return self.url or f"{'https' if self.identity else 'http'}://{host}:{self.rest_port}"
 
     replica_policy: ReplicaPolicy = POLICIES.default(Kind.REPLICA)
     path_policy: PathPolicy = POLICIES.default(Kind.PATH)

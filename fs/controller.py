@@ -2,6 +2,7 @@
 
 import http.client
 import ssl
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,15 +13,46 @@ from speedwell.fs.identity.bundle import Identity, explain, peer_of
 from speedwell.fs.identity.known import identity_for
 from speedwell.fs.identity.roles import CONTROLLER
 
+LEADER_HEADER = "Speedwell-Leader"
+"""Of an answer of a controller that stands by, with status 503."""
+
 
 class Controller:
-    """One at `url`. Thread-safe; its connections are for one thread each."""
+    """One at `url`, or several of which one leads. Thread-safe; its connections are for one thread each."""
 
     def __init__(self, url: str, identity: Path | str | None = None) -> None:
-        """`identity` is the directory of ours, by default that of SPEEDWELL_IDENTITY or what `up` made on this
-        machine. Raises InvalidArgument for what is not http[s]://HOST[:PORT], and for https:// without an identity;
-        IdentityError."""
-        self.url = url.rstrip("/")
+        """`url` has commas between several. `identity` is the directory of ours, by default that of
+        SPEEDWELL_IDENTITY or what `up` made on this machine. Raises InvalidArgument for what is not
+        http[s]://HOST[:PORT], and for https:// without an identity; IdentityError."""
+        self._doors = [_Door(each.rstrip("/"), identity) for each in url.split(",")]
+        self.url = ",".join(door.url for door in self._doors)
+        self._asked = 0
+
+    def connect(self, timeout_seconds: float) -> http.client.HTTPConnection:
+        """A connection that is made with the first request, to who led last. That raises OSError,
+        http.client.HTTPException. Who refuses a connection or stands by is not asked again while another may lead:
+        a request goes to that one at once. One that is silent fails, and the next request goes to another."""
+        if len(self._doors) == 1:
+            return _Connection(self._doors[0], timeout_seconds)
+        return _ToLeader(self, timeout_seconds)
+
+    @property
+    def door(self) -> "_Door":
+        """Where the one is that led last."""
+        return self._doors[self._asked]
+
+    def left(self, door: "_Door") -> None:
+        """That one does not lead, or does not answer."""
+        if door is self.door:
+            self._asked = (self._asked + 1) % len(self._doors)
+
+    def __len__(self) -> int:
+        return len(self._doors)
+
+
+class _Door:
+    def __init__(self, url: str, identity: Path | str | None) -> None:
+        self.url = url
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
@@ -28,49 +60,92 @@ class Controller:
             host = None
         if not host or parts.scheme not in ("http", "https") or parts.path not in ("", "/") or parts.query:
             raise InvalidArgument(f"controller: {url!r} is not http://HOST[:PORT] or https://HOST[:PORT]")
-        self._identity = None
-        self._address = host, port or (443 if parts.scheme == "https" else 80)
+        self.identity: Identity | None = None
+        self.address = host, port or (443 if parts.scheme == "https" else 80)
         if parts.scheme == "https":
-            self._identity = identity_for(":".join(map(str, self._address)), identity)
-            if self._identity is None:
+            self.identity = identity_for(":".join(map(str, self.address)), identity)
+            if self.identity is None:
                 raise InvalidArgument(f"controller: {url} takes only who has a certificate: name yours with "
                                       "--identity or SPEEDWELL_IDENTITY")
-
-    def connect(self, timeout_seconds: float) -> http.client.HTTPConnection:
-        """A connection that is made with the first request. That raises OSError, http.client.HTTPException."""
-        if self._identity is None:
-            return _Connection(*self._address, timeout=timeout_seconds)
-        return _SecureConnection(self._identity, *self._address, timeout=timeout_seconds)
 
 
 class _Connection(http.client.HTTPConnection):
     """Its requests say what they are part of."""
 
-    def putrequest(self, *arguments: Any, **options: Any) -> None:
-        super().putrequest(*arguments, **options)
-        if traceparent := tracing.current():
-            self.putheader(tracing.HEADER, traceparent)
-
-
-class _SecureConnection(_Connection):
-    def __init__(self, identity: Identity, host: str, port: int, timeout: float) -> None:
-        super().__init__(host, port, timeout=timeout)
-        self._identity = identity
+    def __init__(self, door: _Door, timeout: float) -> None:
+        super().__init__(*door.address, timeout=timeout)
+        self.door = door
         self._generation = 0
 
     def connect(self) -> None:
+        self.host, self.port = self.door.address
         super().connect()
-        self._generation = self._identity.generation
+        identity = self.door.identity
+        if identity is None:
+            return
+        self._generation = identity.generation
         try:
-            self.sock = secured = self._identity.wrap_client(self.sock, CONTROLLER)
-            refusal = self._identity.refusal(peer_of(secured))
+            self.sock = secured = identity.wrap_client(self.sock, CONTROLLER)
+            refusal = identity.refusal(peer_of(secured))
         except (ssl.SSLError, IdentityError) as error:
             refusal = (explain(error) if isinstance(error, ssl.SSLError) else None) or str(error)
         if refusal:
             self.close()
             raise ConnectionError(f"https://{self.host}:{self.port}: {refusal}")
 
+    def putrequest(self, *arguments: Any, **options: Any) -> None:
+        super().putrequest(*arguments, **options)
+        if traceparent := tracing.current():
+            self.putheader(tracing.HEADER, traceparent)
+
     def request(self, *arguments: Any, **options: Any) -> None:
-        if self._generation != self._identity.generation:
+        if self.door.identity is not None and self._generation != self.door.identity.generation:
             self.close()    # made with a certificate that was renewed, which will end
         super().request(*arguments, **options)
+
+
+class _ToLeader(_Connection):
+    """To whichever controller led last, when a request is made."""
+
+    def __init__(self, controller: Controller, timeout: float) -> None:
+        super().__init__(controller.door, timeout)
+        self._controller = controller
+        self._requested: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+
+    def connect(self) -> None:
+        for left in reversed(range(len(self._controller))):
+            self.door = self._controller.door
+            try:
+                return super().connect()
+            except OSError as error:
+                self._controller.left(self.door)
+                if isinstance(error, TimeoutError) or not left:
+                    raise
+
+    def request(self, *arguments: Any, **options: Any) -> None:
+        if self.door is not self._controller.door:
+            self.close()
+        self._requested = arguments, options
+        super().request(*arguments, **options)
+
+    def getresponse(self) -> http.client.HTTPResponse:
+        response = self._response()
+        if _stands_by(response):
+            self.close()
+            self.request(*self._requested[0], **self._requested[1])
+            response = self._response()
+        return response
+
+    def _response(self) -> http.client.HTTPResponse:
+        try:
+            response = super().getresponse()
+        except TimeoutError:
+            self._controller.left(self.door)
+            raise
+        if _stands_by(response):
+            self._controller.left(self.door)
+        return response
+
+
+def _stands_by(response: http.client.HTTPResponse) -> bool:
+    return response.status == HTTPStatus.SERVICE_UNAVAILABLE and response.getheader(LEADER_HEADER) is not None

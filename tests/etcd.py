@@ -20,16 +20,17 @@ class EtcdCluster:
     """`with EtcdCluster(tmp_path, members=3) as etcd: ... etcd.endpoints`."""
 
     def __init__(self, directory: Path, members: int = 1, *, data: Path | None = None,
-                 prefixes: Sequence[Sequence[str]] = ()) -> None:
+                 prefixes: Sequence[Sequence[str]] = (), host: str = "127.0.0.1") -> None:
         """Member N keeps its data in `data`/N: in memory by default, as whoever else writes to the disk would decide
-        how long etcd's fsync takes. `prefixes[N]` are words in front of its command."""
+        how long etcd's fsync takes. `prefixes[N]` are words in front of its command. Clients
+        ask at `host`."""
         ports = free_ports(2 * members)
         self._directory = directory
         self._memory = tempfile.TemporaryDirectory(prefix="etcd-", dir="/dev/shm")
         self._prefixes = prefixes or [()] * members
         self._data = data or Path(self._memory.name)
         self._peers = [f"http://127.0.0.1:{port}" for port in ports[members:]]
-        self.endpoints = [f"127.0.0.1:{port}" for port in ports[:members]]
+        self.endpoints = [f"{host}:{port}" for port in ports[:members]]
         self._running: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, number: int) -> None:

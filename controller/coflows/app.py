@@ -148,7 +148,10 @@ class Coflows(Application):
             self.receive(listening.recvfrom(MAX_DATAGRAM_BYTES + 1)[0])
 
     def receive(self, datagram: bytes) -> None:
-        """Take one datagram in, a report or a host's heartbeat; what is wrong with it is counted."""
+        """Take one datagram in, a report or a host's heartbeat; what is wrong with it is counted. A standby takes
+        none: senders report again soon after it leads."""
+        if not self._state.leadership.leads:
+            return
         try:
             if host_heartbeat.is_heartbeat(datagram):
                 self._tell_heartbeat(host_heartbeat.decode(datagram, self._key))

@@ -74,9 +74,11 @@ class NetworkApi:
         late = (age_seconds if age_seconds is not None else self._uptime_seconds()) > allowed_seconds
         troubles = self._loops.troubles()
         is_degraded, is_converged = late or connected < len(state.switches), self._is_in_force()
+        leadership = state.leadership
         return models.Health(
-            status="degraded" if troubles else "empty" if not connected else "degraded" if is_degraded else
-            "ok" if is_converged else "converging", converged=is_converged,
+            status="standby" if not leadership.leads else "degraded" if troubles else "empty" if not connected else
+            "degraded" if is_degraded else "ok" if is_converged else "converging", converged=is_converged,
+            leader="" if leadership.leads else leadership.leader,
             switches_connected=connected, switches_known=len(state.switches),
             links=sum(not state.network.is_host(node) and not state.network.is_host(other)
                       for node, other in state.network.links),

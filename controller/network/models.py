@@ -85,9 +85,11 @@ class Trouble(OutputModel):
 
 
 class Health(OutputModel):
-    status: Literal["ok", "converging", "degraded", "empty"] = Field(
-        description="degraded: a known switch is away, polls are late or something is in trouble; "
-                    "empty: no switch is connected; converging: the switches have not confirmed all entries yet.")
+    status: Literal["ok", "converging", "degraded", "empty", "standby"] = Field(
+        description="standby: another controller leads; degraded: a known switch is away, polls are late or "
+                    "something is in trouble; empty: no switch is connected; converging: the switches have not "
+                    "confirmed all entries yet.")
+    leader: str = Field(description="At a standby, where the controller is that leads; empty if none is known.")
     converged: bool = Field(description="Whether the switches have confirmed all entries, whatever the status is.")
     switches_connected: int
     switches_known: int

@@ -8,6 +8,7 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import TypeAdapter, ValidationError
 
+from speedwell.controller.leadership import Leadership
 from speedwell.controller.rest import openapi
 from speedwell.controller.rest.access import Access
 from speedwell.controller.rest.http import Answer, Headers, Pieces, Request
@@ -18,6 +19,7 @@ from speedwell.controller.rest.problems import (
     HttpProblem,
     MethodNotAllowed,
     ProblemClass,
+    Standby,
     UnknownUrl,
     answer_to,
     field_name,
@@ -29,12 +31,15 @@ from speedwell.controller.validation import reason
 from speedwell.fs import tracing
 
 LOG = logging.getLogger(__name__)
+OF_STANDBY = frozenset({"/v1/health", "/v1/session"})
+"""Of `/v1`, what a standby answers itself."""
 
 
 class RestApplication:
     """Every route of the controller. Shared by the applications; knows nothing about them."""
 
-    def __init__(self) -> None:
+    def __init__(self, leadership: Leadership | None = None) -> None:
+        self._leadership = leadership or Leadership()
         self._routes: list[Route] = []
         self._by_url: dict[str, tuple[re.Pattern[str], dict[str, Route]]] = {}
         self._by_length: dict[int, list[tuple[re.Pattern[str], dict[str, Route]]]] = {}
@@ -100,6 +105,9 @@ class RestApplication:
                     self.access.require(request, declaration)
                 if declaration is None:
                     raise unknown
+                if (declaration.path.startswith("/v1") and declaration.path not in OF_STANDBY
+                        and not self._leadership.leads):
+                    raise Standby(self._leadership.leader)
                 answer = self._answer(request, declaration, in_path)
             except Exception as error:
                 if not isinstance(error, ProblemClass):

@@ -105,6 +105,21 @@ class UnsupportedMediaType(HttpProblem):
     title = "The body is not declared as JSON"
 
 
+LEADER_HEADER = "Speedwell-Leader"
+"""Of an answer of a standby: the URL of the controller that leads, empty if nobody is known to."""
+
+
+class Standby(HttpProblem):
+    status = 503
+    slug = "standby"
+    title = "Another controller leads"
+
+    def __init__(self, leader: str) -> None:
+        super().__init__(f"This controller stands by: ask {leader or 'again, as no other is known to lead'}.",
+                         headers=[(LEADER_HEADER, leader), ("Retry-After", "1")])
+        self.extensions = {"leader": leader}
+
+
 class InvalidRequest(HttpProblem):
     status = 422
     slug = "invalid-request"

@@ -21,6 +21,7 @@ from ryu.ofproto import ofproto_parser
 
 from speedwell.controller.application import Datapath
 from speedwell.controller.errors import SwitchTimedOut
+from speedwell.controller.leadership import Leadership
 from speedwell.controller.loops import Loops
 from speedwell.controller.reader import Reader
 from speedwell.controller.secure import ENDED, Door, NotAdmitted
@@ -63,8 +64,9 @@ class SwitchConnection(Datapath):
     """
 
     def __init__(self, socket: Any, address: Any, packet_ins: PacketIns, loops: Loops, bad_messages: Counter,
-                 door: Door | None = None, peer: Peer | None = None) -> None:
+                 door: Door | None = None, peer: Peer | None = None, leadership: Leadership | None = None) -> None:
         super().__init__(socket, address)
+        self._leadership = leadership or Leadership()
         self.is_admitted = False
         self.peer = peer
         self._door = door
@@ -94,7 +96,10 @@ class SwitchConnection(Datapath):
         return bool(self._send_q_sem.balance + self.send_q.qsize() < self.send_q.maxsize)
 
     def send(self, buf: bytes, close_socket: bool = False) -> bool:
-        """Hand bytes over. False if the connection has ended. Raises SwitchTimedOut if there is no room in time."""
+        """Hand bytes over. False if the connection has ended, or another controller may lead now. Raises
+        SwitchTimedOut if there is no room in time."""
+        if self._leadership.is_deposed:
+            return False
         if not close_socket and self._is_nothing_unsent:
             buf = buf[self._sent_at_once(buf):]
             if not buf:
@@ -252,7 +257,7 @@ def door_of(identity: Identity, count: Callable[[str, str, float], bool]) -> Doo
 
 
 def serve_switch(socket: Any, address: Any, packet_ins: PacketIns, loops: Loops, bad_messages: Counter,
-                 door: Door | None = None) -> None:
+                 door: Door | None = None, leadership: Leadership | None = None) -> None:
     """Talk with a switch until its connection ends; with a `door`, only over TLS."""
     peer = None
     if door is not None:
@@ -260,7 +265,8 @@ def serve_switch(socket: Any, address: Any, packet_ins: PacketIns, loops: Loops,
             socket, peer = door.admit(socket, address[0])
         except NotAdmitted:
             return
-    with closing(SwitchConnection(socket, address, packet_ins, loops, bad_messages, door, peer)) as switch:
+    with closing(SwitchConnection(socket, address, packet_ins, loops, bad_messages, door, peer,
+                                  leadership)) as switch:
         switch.serve()
 
 

@@ -29,6 +29,7 @@ from speedwell.controller.switches.ovsdb import (
     read_capacities,
 )
 from speedwell.controller.switches.packet_ins import PacketIn, PacketIns
+from speedwell.controller.switches.roles import Roles
 from speedwell.controller.switches.transactions import asked, confirmed
 from speedwell.controller.topology import lldp, packet_in_limits, packet_in_meters
 from speedwell.controller.topology.absent_switches import AbsentSwitches
@@ -89,6 +90,7 @@ class Discovery(Application):
         self._listening: dict[str, tuple[Any, float]] = {}
         """The connections of switches that hand up probes, and since when."""
         self._admission = Admission(self.state, self.loops.spawn, self._switch_connected, self._switch_gone)
+        self._roles = Roles(self.state.leadership, self.loops, self._admission.shook_hands)
         self._absent_switches = AbsentSwitches(settings.switch_expiry_seconds, listed(settings.datapath_ids))
         self._host_ports = DeclaredPorts(settings.host_ports)
         self._being_checked: set[PortKey] = set()
@@ -107,17 +109,17 @@ class Discovery(Application):
     def switch_state_changed(self, event: Any) -> None:
         datapath = event.datapath
         if event.state == MAIN_DISPATCHER:
-            try:
-                self._admission.shook_hands(datapath)
-            except BaseException:
-                # open and not admitted it would stay; closed, the switch tries again
-                datapath.close()
-                raise
+            self._roles.shook_hands(datapath)
         elif datapath.id is not None:
+            self._roles.ended(datapath)
             self.state.confirmations.connection_ended(datapath)
             # Not if it was refused, or if another one has taken its place.
             if self.state.is_current(datapath):
                 self._switch_gone(dpid_hex(datapath.id))
+
+    @set_ev_cls(ofp_event.EventOFPErrorMsg, MAIN_DISPATCHER)
+    def error_received(self, event: Any) -> None:
+        self._roles.refused(event.msg)
 
     def _switch_connected(self, datapath: Any) -> None:
         dpid = dpid_hex(datapath.id)

@@ -18,6 +18,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 from speedwell.controller.errors import InvalidPort, NoSuchPath, SwitchGone
+from speedwell.controller.leadership import Leadership
 from speedwell.controller.loops import Loops
 from speedwell.controller.policy.network.five_tuple import FiveTuple
 from speedwell.controller.policy.network.graph import Link, Network
@@ -83,8 +84,9 @@ class NetworkState:
     `hosts_file` that is none."""
 
     def __init__(self, settings: Settings | None = None, loops: Loops | None = None,
-                 identity: Identity | None = None) -> None:
+                 identity: Identity | None = None, leadership: Leadership | None = None) -> None:
         self.settings = settings or Settings()
+        self.leadership = leadership or Leadership()
         self.identity = identity
         hosts_file = self.settings.hosts_file
         self._host_names = {} if hosts_file is None else read_host_names(hosts_file)

@@ -34,11 +34,12 @@ class EtcdClient:
     """
 
     def __init__(self, endpoints: Sequence[str], timeout_seconds: float = 5.0,
-                 identity: Identity | None = None) -> None:
-        """`endpoints` are HOST:PORT of etcd's client interface, over TLS with an `identity`. Raises InvalidArgument
-        if one is malformed."""
+                 identity: Identity | None = None, attempt_seconds: float = ATTEMPT_SECONDS) -> None:
+        """`endpoints` are HOST:PORT of etcd's client interface, over TLS with an `identity`. A member may take
+        `attempt_seconds` to answer. Raises InvalidArgument if one is malformed."""
         self.endpoints = tuple(endpoints)
         self._timeout_seconds = timeout_seconds
+        self._attempt_seconds = attempt_seconds
         self._identity = identity
         self._closed = threading.Event()
         self._connected = _Connected(endpoints, identity)
@@ -72,7 +73,8 @@ class EtcdClient:
 
     def renew_lease(self, lease: int) -> float:
         """For how many seconds from the request on the lease lives; 0 if it has ended."""
-        answers = self._now.lease.LeaseKeepAlive(iter([pb.LeaseKeepAliveRequest(ID=lease)]), timeout=ATTEMPT_SECONDS)
+        answers = self._now.lease.LeaseKeepAlive(iter([pb.LeaseKeepAliveRequest(ID=lease)]),
+                                                 timeout=self._attempt_seconds)
         try:
             return float(next(answers).TTL)
         except grpc.RpcError as error:
@@ -83,7 +85,7 @@ class EtcdClient:
     def revoke_lease(self, lease: int) -> None:
         """End a lease and what hangs on it; one that has ended is no error."""
         try:
-            self._now.lease.LeaseRevoke(pb.LeaseRevokeRequest(ID=lease), timeout=ATTEMPT_SECONDS)
+            self._now.lease.LeaseRevoke(pb.LeaseRevokeRequest(ID=lease), timeout=self._attempt_seconds)
         except grpc.RpcError as error:
             if error.code() != grpc.StatusCode.NOT_FOUND:
                 raise self._failed(error) from error
@@ -102,7 +104,7 @@ class EtcdClient:
         deadline = time.monotonic() + self._timeout_seconds
         while True:
             try:
-                return method(request, timeout=ATTEMPT_SECONDS)
+                return method(request, timeout=self._attempt_seconds)
             except grpc.RpcError as error:
                 if error.code() not in _UNREACHABLE or time.monotonic() > deadline or self._closed.is_set():
                     raise self._failed(error) from error

@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("controller", "fs", "fuse_mount", "coflow", "host_agent", "topo", "cluster", "evaluation", "sim")
 
-FLOOR = {"errors", "loops", "services", "settings", "secure", "validation", "application", "reader"}
+FLOOR = {"errors", "leadership", "loops", "services", "settings", "secure", "validation", "application", "reader"}
 """The modules of the controller itself that its rooms stand on. All others stand above the rooms."""
 GROUND = ("switches", "topology", "counters", "tables", "rest", "network")
 SYSTEMS = ("reads", "coflows", "queues", "placements", "timeslices", "metadata", "storage", "page")
@@ -25,13 +25,15 @@ MAY_IMPORT = {
     "controller.policy": set(),
     "controller.errors": set(),
     "controller.loops": set(),
+    "controller.leadership": set(),
+    "controller.tenure": set(),
     "controller.reader": set(),
     "controller.secure": {"fs"},
     "controller.services": {"controller.errors"},
     "controller.validation": set(),
     "controller.own_policies": {"controller.policy"},
     "controller.settings": {"controller.errors", "controller.own_policies", "controller.policy",
-                            "controller.validation"},
+                            "controller.validation", "fs"},
     "controller.application": {"controller.loops", "controller.services"},
     "controller.policy_options": {"controller.own_policies", "controller.policy"},
     "controller.rest": {"controller", "fs"},

@@ -114,9 +114,8 @@ class FabricSwitch(_EmulatedNode, Switch):  # type: ignore[misc]
         `controllers` are Mininet's controllers, used where the settings name none. They are reached at the
         machine's management address if they listen on all addresses.
         """
-        configured = self.site.settings.controller
-        self._controllers = [configured] if configured else [_reachable(each.IP(), each.port)
-                                                             for each in controllers]
+        self._controllers = list(self.site.settings.controllers) or [_reachable(each.IP(), each.port)
+                                                                     for each in controllers]
         if not self._batch:
             self._start()
 
@@ -181,12 +180,14 @@ class FabricSwitch(_EmulatedNode, Switch):  # type: ignore[misc]
             f"other_config:datapath-id={self.dpid}", f"other_config:dp-desc={self.name}",
             "other_config:disable-in-band=true"]
         if self._controllers:
-            targets = [f"{'ssl' if identities else 'tcp'}:{address}:{port}" for address, port in self._controllers]
-            configuration += ["--", "set-controller", BRIDGE, *targets]
-            if len(targets) == 1:
-                configuration += ["--", "set", "Controller", BRIDGE, "connection_mode=out-of-band",
+            names = [f"@controller{number}" for number, _ in enumerate(self._controllers)]
+            for name, (address, port) in zip(names, self._controllers, strict=True):
+                configuration += ["--", f"--id={name}", "create", "Controller",
+                                  f"target=\"{'ssl' if identities else 'tcp'}:{address}:{port}\"",
+                                  "connection_mode=out-of-band",
                                   f"max_backoff={_CONTROLLER_MAX_BACKOFF_MILLISECONDS}",
                                   f"inactivity_probe={_CONTROLLER_INACTIVITY_PROBE_MILLISECONDS}"]
+            configuration += ["--", "set", "Bridge", BRIDGE, f"controller={','.join(names)}"]
         return configuration
 
     def _port_configuration(self, port: int, interface: Any) -> list[str]:

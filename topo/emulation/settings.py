@@ -27,7 +27,8 @@ class Settings:
     `host_queue_packets` is that of the hosts' own queues, if another: where one host sends on more connections than
     its queue has places, they lose what they send before it has left, and give up within seconds.
     `congestion_control` is TCP's on the hosts; None means cubic where namespaces may use it, else the machine's own.
-    `controller` is where the switches look for one, as (address, TCP port), or None for no controller.
+    `controller` is where the switches look for one, as (address, TCP port), or None for no controller; `standby`
+    where another one is that may take its place.
     `queues` lets the ports between switches classify packets by their MPLS traffic class, so that a controller can
     give each class a queue (docs/reference/switch-tables.md); `best_effort_packets` is then the length of
     the queue of class 0.
@@ -38,6 +39,7 @@ class Settings:
     """
 
     controller: tuple[str, int] | None = None
+    standby: tuple[str, int] | None = None
     mtu: int = 9000
     queue_packets: int = 20
     host_queue_packets: int | None = None
@@ -63,8 +65,13 @@ class Settings:
             raise InvalidSettings(f"fail_mode: must be secure or standalone, not {self.fail_mode!r}")
         if self.congestion_control is not None and not self.congestion_control.isidentifier():
             raise InvalidSettings(f"congestion_control: {self.congestion_control!r} is no algorithm's name")
-        if self.controller is not None:
-            _check_controller(*self.controller)
+        for address, port in self.controllers:
+            _check_controller(address, port)
+
+    @property
+    def controllers(self) -> tuple[tuple[str, int], ...]:
+        """All that the switches look for."""
+        return tuple(each for each in (self.controller, self.standby) if each is not None)
 
     @property
     def fabric_mtu(self) -> int:

@@ -1,0 +1,193 @@
+"""Two controllers on two machines, network namespaces here: one leads, the other takes over, and no read fails."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from speedwell.cluster.processes import program
+from speedwell.controller.switches.entries import COOKIE_MASK
+from speedwell.controller.switches.layout import COOKIE_FLOWS
+from speedwell.fs.controller import Controller
+from speedwell.topo.emulation import Emulation
+from speedwell.topo.fabric import spine_leaf
+from speedwell.topo.fabric.addresses import MACHINE_ADDRESS, host_management_address
+from tests.etcd import EtcdCluster, requires_etcd
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.root, requires_etcd]
+
+MACHINES = ("r0h1", "r1h1")
+"""The hosts whose namespaces are the controllers' machines; the others store and read."""
+TAKEOVER_SECONDS = 3.0
+PORTS = itertools.count(40000)
+
+
+class Pair:
+    def __init__(self, emulation: Emulation, etcd: str, directory: Path) -> None:
+        self.emulation, self.fabric = emulation, emulation.fabric
+        self._etcd = etcd
+        self._directory = directory
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.addresses = {host.name: host_management_address(number)
+                          for number, host in enumerate(self.fabric.hosts) if host.name in MACHINES}
+        self.urls = {name: f"http://{address}:8080" for name, address in self.addresses.items()}
+        self.client = Controller(",".join(self.urls.values()))
+
+    def start(self, machine: str) -> None:
+        address = self.addresses[machine]
+        self._processes[machine] = self.emulation.popen(machine, [
+            program("speedwell-controller"), "--etcd", self._etcd, "--openflow-host", address, "--rest-host", address],
+            self._directory / machine)
+        wait_until(lambda: self.health(machine), 20, f"no controller answers on {machine}")
+
+    def kill(self, machine: str) -> None:
+        self._processes.pop(machine).kill()
+
+    def signal(self, machine: str, number: signal.Signals) -> None:
+        os.kill(self._processes[machine].pid, number)
+
+    def log(self, machine: str) -> str:
+        return (self._directory / machine).read_text()
+
+    def stop(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+
+    def ask(self, controller: Controller, method: str, path: str, body: Any = None,
+            seconds: float = 0.5) -> tuple[int, Any]:
+        connection = controller.connect(seconds)
+        try:
+            connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            text = answer.read()
+            return answer.status, json.loads(text) if text else None
+        finally:
+            connection.close()
+
+    def health(self, machine: str) -> Any:
+        try:
+            return self.ask(Controller(self.urls[machine]), "GET", "/v1/health")[1]
+        except OSError:
+            return None
+
+    def leader(self) -> str | None:
+        """The machine that leads a whole fabric, while the other one stands by."""
+        found = {machine: health["status"] for machine in MACHINES if (health := self.health(machine))}
+        leading = [machine for machine, status in found.items() if status == "ok"]
+        return leading[0] if len(leading) == 1 and "standby" in found.values() else None
+
+    def place(self) -> dict[str, Any] | None:
+        """A read through the fabric, by whichever controller leads; None if none places it."""
+        body = {"client": self.fabric.host("r1h0").ip, "client_ports": [next(PORTS)], "size_bytes": 10_000_000,
+                "replicas": [{"host": self.fabric.host("r0h0").ip, "port": 7100}]}
+        try:
+            status, read = self.ask(self.client, "POST", "/v1/reads", body)
+        except OSError:
+            return None
+        return read if status == 201 else None
+
+    def read_entries(self, switch: str) -> list[str]:
+        """The matches of the entries of reads, as the switch has them."""
+        listed = self.emulation.ovs_ofctl(switch, "dump-flows", f"cookie={COOKIE_FLOWS:#x}/{COOKIE_MASK:#x}")
+        return sorted(line.split("priority=")[1] for line in listed.splitlines() if "priority=" in line)
+
+    def seconds_until_placed(self) -> float:
+        began = time.monotonic()
+        wait_until(self.place, 20, "no controller places reads")
+        return time.monotonic() - began
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    directory = tmp_path_factory.mktemp("pair")
+    fabric = spine_leaf(leaves=2, spines=2, hosts_per_leaf=2, host_bps=40e6, oversubscription=1.0)
+    addresses = [host_management_address(number) for number, host in enumerate(fabric.hosts) if host.name in MACHINES]
+    with Emulation(fabric, directory=directory / "switches", controller=(addresses[0], 6653),
+                   standby=(addresses[1], 6653)) as emulation, \
+            EtcdCluster(directory, host=MACHINE_ADDRESS) as etcd:
+        pair = Pair(emulation, etcd.endpoints[0], directory)
+        try:
+            for machine in MACHINES:
+                pair.start(machine)
+            yield pair
+        finally:
+            pair.stop()
+
+
+@pytest.fixture
+def leader(pair: Pair) -> str:
+    """Every test finds both controllers and a fabric that is known."""
+    machine = wait_until(pair.leader, 30, lambda: str({each: pair.health(each) for each in MACHINES}))
+    pair.seconds_until_placed()
+    return str(machine)
+
+
+def other_of(machine: str) -> str:
+    return MACHINES[1 - MACHINES.index(machine)]
+
+
+def test_a_standby_answers_health_and_names_the_leader_for_all_else(pair: Pair, leader: str) -> None:
+    standby = Controller(pair.urls[other_of(leader)])
+    status, health = pair.ask(standby, "GET", "/v1/health")
+    assert (status, health["status"], health["leader"]) == (200, "standby", pair.urls[leader])
+    for method, path in (("POST", "/v1/reads"), ("GET", "/v1/network"), ("DELETE", "/v1/reads/1")):
+        status, problem = pair.ask(standby, method, path, {})
+        assert (status, problem["type"], problem["leader"]) == (503, "urn:speedwell:problem:standby", pair.urls[leader])
+
+
+def test_switches_take_the_leader_for_their_master_and_the_other_for_a_slave(pair: Pair, leader: str) -> None:
+    for switch in pair.fabric.switches:
+        listed = json.loads(pair.emulation.ovs_vsctl(switch.name, "--format=json", "--columns=target,role", "list",
+                                                     "Controller"))["data"]
+        wanted = {pair.addresses[leader]: "master", pair.addresses[other_of(leader)]: "slave"}
+        assert {target.split(":")[1]: role for target, role in listed} == wanted
+
+
+def test_reads_are_placed_within_three_seconds_after_the_leader_was_killed(pair: Pair, leader: str) -> None:
+    before = pair.place()
+    assert before is not None
+    entries = pair.read_entries("leaf0")
+    pair.kill(leader)
+    seconds = pair.seconds_until_placed()
+    print(f"takeover after SIGKILL: {seconds:.2f} s")
+    assert seconds < TAKEOVER_SECONDS
+    assert set(entries) <= set(pair.read_entries("leaf0")), "the entries of a read that goes on are gone"
+    assert pair.health(other_of(leader))["status"] != "standby"
+    pair.start(leader)
+
+
+def test_a_leader_that_was_stopped_changes_nothing_when_it_goes_on(pair: Pair, leader: str) -> None:
+    pair.signal(leader, signal.SIGSTOP)
+    try:
+        seconds = pair.seconds_until_placed()
+        print(f"takeover after SIGSTOP: {seconds:.2f} s")
+        assert seconds < TAKEOVER_SECONDS
+        wait_until(lambda: pair.health(other_of(leader))["status"] == "ok", 20, "the new leader does not settle")
+        entries = {switch.name: pair.read_entries(switch.name) for switch in pair.fabric.switches}
+    finally:
+        pair.signal(leader, signal.SIGCONT)
+    wait_until(lambda: (pair.health(leader) or {}).get("status") == "standby", 20, "the former leader does not stand by")
+    assert "begins anew as a standby" in pair.log(leader)
+    assert {switch.name: pair.read_entries(switch.name) for switch in pair.fabric.switches} == entries
+    assert pair.health(other_of(leader))["status"] != "standby"
+
+
+def test_a_leader_that_is_cut_off_stands_down_before_the_other_leads(pair: Pair, leader: str) -> None:
+    pair.emulation.set_management_link(leader, up=False)
+    try:
+        seconds = pair.seconds_until_placed()
+        print(f"takeover after the machine was cut off: {seconds:.2f} s")
+        assert "begins anew as a standby" in pair.log(leader)
+    finally:
+        pair.emulation.set_management_link(leader, up=True)
