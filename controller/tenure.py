@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-PATIENCE_SECONDS = 1.5
+PATIENCE_SECONDS = 1.0
 """A controller that has said nothing for so long may not lead, and its lease is given back."""
 
 

@@ -272,7 +272,7 @@ class Discovery(Application):
                 self.probing.sent(key, now)
             else:
                 self.probing.not_sent(key, now)
-        for key in self.probing.turned_edge(now):
+        for key in self.probing.turned_edge(now, self.state.recovered_ports):
             if not self.state.leads_away(key):
                 self.state.remove_link(key)
                 self._set_kind(key, PortKind.EDGE)

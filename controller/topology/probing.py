@@ -15,7 +15,7 @@ import heapq
 import itertools
 import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -25,6 +25,8 @@ FIRST_PROBES_SECONDS = (0.0, 0.2, 0.6)
 """When a port that came up is probed, before its regular turn."""
 DETERMINED_AFTER_SECONDS = 1.0
 """How long after its first probe a port from which nothing was heard is taken for one that leads to hosts."""
+RECOVERED_AFTER_SECONDS = 0.25
+"""The same for a port where the switch has entries of hosts, from an earlier controller."""
 STALL_SECONDS = 0.4
 """A gap between two ticks that means that answers may still lie unread."""
 EDGE_INTERVALS = 5
@@ -226,13 +228,14 @@ class Probing:
             self._enqueue(destination, now)
         return heard
 
-    def turned_edge(self, now: float) -> list[PortKey]:
-        """Ports that had the time to show a switch behind them and did not, since the last call."""
+    def turned_edge(self, now: float, recovered: Collection[PortKey] = ()) -> list[PortKey]:
+        """Ports that had the time to show a switch behind them and did not, since the last call. Those that are
+        `recovered` need less of it."""
         if now < self._trusted_from:
             return []
         found = [key for key in self._undetermined
-                 if (port := self._ports[key]).probes_sent >= 2
-                 and now - port.first_sent_at >= DETERMINED_AFTER_SECONDS]
+                 if (port := self._ports[key]).probes_sent >= 2 and now - port.first_sent_at >= (
+                     RECOVERED_AFTER_SECONDS if key in recovered else DETERMINED_AFTER_SECONDS)]
         for key in found:
             self._undetermined.discard(key)
             self._ports[key].is_edge = True

@@ -103,6 +103,8 @@ class NetworkState:
         self.host_ports: set[PortKey] = set()
         """Ports by which packets of hosts came since they are up: no cable between switches is there, unless it was
         plugged in and the port did not notice."""
+        self.recovered_ports: set[PortKey] = set()
+        """Ports where a switch had entries of hosts from before its connection began."""
         self.refusals = Refusals()
         self.set_queue_classes: dict[str, tuple[int, ...]] = {}
         """The traffic classes with a queue, at switches where packets get there by `set_queue` (kernel datapath)."""
@@ -221,6 +223,7 @@ class NetworkState:
         for key in [key for key in self.ports if key[0] == dpid]:
             del self.ports[key]
             self.host_ports.discard(key)
+            self.recovered_ports.discard(key)
         self._edge_ports.pop(dpid, None)
         if dpid in self.network:
             for host in self.hosts_at(dpid):
@@ -251,6 +254,7 @@ class NetworkState:
         lost = [] if port.up else self.remove_link(key)
         if not port.up:
             self.host_ports.discard(key)
+            self.recovered_ports.discard(key)
         self.ports[key] = port
         self._note_edge_port(key, port.up and port.kind is PortKind.EDGE)
         peer = self.links.get(key)
@@ -268,6 +272,7 @@ class NetworkState:
         lost = self.remove_link(key)
         self.ports.pop(key, None)
         self.host_ports.discard(key)
+        self.recovered_ports.discard(key)
         self._note_edge_port(key, False)
         for host in self.hosts_behind(key):
             self._detach(host)
