@@ -260,4 +260,6 @@ def _describe(problem: Any) -> str:
     key = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         return f"unknown setting {key!r}"
+    if not key:     # of several settings together
+        return reason(problem)
     return f"setting {key!r}: {reason(problem)} (got {problem['input']!r})"

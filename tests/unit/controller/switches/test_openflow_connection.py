@@ -19,6 +19,7 @@ from ryu.ofproto import ofproto_parser, ofproto_v1_3
 
 from speedwell.controller.application import Datapath
 from speedwell.controller.errors import SwitchTimedOut
+from speedwell.controller.leadership import Leadership
 from speedwell.controller.loops import Loops
 from speedwell.controller.switches.connection import MAX_PORTS, SEND_SECONDS, SwitchConnection, hand_over
 from speedwell.controller.switches.shapes import BadMessage, check
@@ -123,6 +124,7 @@ class BackedUp(SwitchConnection):
     def __init__(self) -> None:
         self.id = 7
         self.state = None
+        self._leadership = Leadership()
         self.send_q = hub.Queue(16)
         self._send_q_sem = hub.BoundedSemaphore(16)
 

@@ -1,0 +1,114 @@
+"""Requests to two controllers of which one leads, over real sockets."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from speedwell.fs.controller import LEADER_HEADER, Controller
+from speedwell.fs.errors import InvalidArgument
+
+
+class One:
+    """A controller that leads or stands by."""
+
+    def __init__(self) -> None:
+        self.leads = True
+        self.asked: list[tuple[str, bytes]] = []
+        one = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                one.asked.append((self.path, body))
+                self.send_response(200 if one.leads else 503)
+                if not one.leads:
+                    self.send_header(LEADER_HEADER, "")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+
+@contextmanager
+def two() -> Iterator[tuple[One, One]]:
+    a, b = One(), One()
+    try:
+        yield a, b
+    finally:
+        for each in (a, b):
+            each.server.shutdown()
+            each.server.server_close()
+
+
+def post(connection: http.client.HTTPConnection, body: bytes) -> int:
+    connection.request("POST", "/v1/reads", body)
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status
+
+
+def test_a_request_to_a_standby_goes_to_the_leader_at_once_and_so_do_those_after_it() -> None:
+    with two() as (a, b):
+        a.leads = False
+        controller = Controller(f"{a.url},{b.url}")
+        first, second = controller.connect(5), controller.connect(5)
+        assert (post(first, b"1"), post(first, b"2"), post(second, b"3")) == (200, 200, 200)
+        assert [body for _, body in a.asked] == [b"1"]
+        assert [body for _, body in b.asked] == [b"1", b"2", b"3"]
+        a.leads, b.leads = True, False
+        assert post(first, b"4") == 200 and a.asked[-1] == ("/v1/reads", b"4")
+
+
+def test_a_controller_that_refuses_connections_is_passed_over() -> None:
+    with two() as (a, b):
+        a.server.shutdown()
+        a.server.server_close()
+        connection = Controller(f"{a.url},{b.url}").connect(5)
+        assert (post(connection, b"1"), post(connection, b"2")) == (200, 200)
+        assert len(b.asked) == 2
+
+
+def test_after_one_that_is_silent_the_next_request_goes_to_the_other() -> None:
+    with two() as (a, _), socket.create_server(("127.0.0.1", 0)) as silent:
+        controller = Controller(f"http://127.0.0.1:{silent.getsockname()[1]},{a.url}")
+        connection = controller.connect(0.2)
+        with pytest.raises(TimeoutError):
+            post(connection, b"1")
+        connection.close()
+        assert post(connection, b"2") == 200 and a.asked == [("/v1/reads", b"2")]
+
+
+def test_where_none_leads_that_is_the_answer() -> None:
+    with two() as (a, b):
+        a.leads = b.leads = False
+        assert post(Controller(f"{a.url},{b.url}").connect(5), b"1") == 503
+        assert (len(a.asked), len(b.asked)) == (1, 1)
+
+
+def test_where_none_can_be_reached_the_last_problem_is_raised() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        urls = [f"http://127.0.0.1:{each.getsockname()[1]}" for each in (one, other)]
+    with pytest.raises(ConnectionRefusedError):
+        post(Controller(",".join(urls)).connect(5), b"1")
+
+
+@pytest.mark.parametrize("url", ["http://a:1,", ",http://a:1", "http://a:1,b:2"])
+def test_each_address_must_be_one(url: str) -> None:
+    with pytest.raises(InvalidArgument, match="is not http://HOST"):
+        Controller(url)
