@@ -39,7 +39,7 @@ def write(processes: Processes, place: Path) -> list[str]:
     directory = processes.directory
     elsewhere = {role: parts.elsewhere(processes, role) for role in parts.present(processes)}
     check(directory, place, [path for paths in elsewhere.values() for path in paths])
-    unit, hardening = (Template(resources.files("cluster").joinpath("systemd", each).read_text())
+    unit, hardening = (Template(resources.files("speedwell.cluster").joinpath("systemd", each).read_text())
                        for each in ("speedwell.service", "hardening.conf"))
     for role, paths in elsewhere.items():
         text = unit.substitute(
