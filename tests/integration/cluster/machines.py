@@ -38,7 +38,7 @@ class Machine:
         self.name = name
         self._number = number
         # in memory, as whoever else writes to the disk would decide how long etcd's fsync takes
-        self._disk = ending.enter_context(tempfile.TemporaryDirectory(prefix=f"{name}-", dir="/dev/shm"))
+        self.disk = ending.enter_context(tempfile.TemporaryDirectory(prefix=f"{name}-", dir="/dev/shm"))
         ending.callback(self.switch_off)
         self.switch_on()
 
@@ -47,7 +47,7 @@ class Machine:
         self.pid = 0
         self._holder = subprocess.Popen(
             ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount", *PROPAGATION, "--uts",
-             "bash", "-c", _SET_UP, self._disk, CHECKOUT],
+             "bash", "-c", _SET_UP, self.disk, CHECKOUT],
             stdout=subprocess.PIPE, text=True)
         assert self._holder.stdout is not None
         assert self._holder.stdout.readline() == "ready\n"
@@ -61,7 +61,9 @@ class Machine:
     def run(self, script: str, typed: str = "") -> str:
         """Run commands there, each of which has to succeed; returns what they print. `typed` is their input."""
         done = self.attempt(script, typed)
-        assert done.returncode == 0, f"{self.name}: {script}\n{done.stdout}{done.stderr}"
+        if done.returncode:
+            logs = self.attempt("tail -n 20 /srv/*/logs/*.log").stdout
+            raise AssertionError(f"{self.name}: {script}\n{done.stdout}{done.stderr}\n{logs}")
         return done.stdout
 
     def attempt(self, script: str, typed: str = "") -> subprocess.CompletedProcess[str]:
