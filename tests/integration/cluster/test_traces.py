@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.integration.fuse_mount.mounting import Mounted
 from tests.local_cluster import SCRIPTS, START_SECONDS, LocalCluster, _first_line
 from tests.waiting import wait_until
-
-trace_service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
 
 MIB = 1 << 20
 DEADLINE_SECONDS = 60
@@ -66,7 +65,7 @@ class _Export(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)
-        for resource in trace_service.ExportTraceServiceRequest.FromString(body).resource_spans:
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
             words = {each.key: each.value.string_value for each in resource.resource.attributes}
             process = f"{words['service.name']} {words['service.instance.id']}".removesuffix(
                 f" {socket.gethostname()}:{words['service.instance.id'].rpartition(':')[2]}")
