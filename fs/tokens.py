@@ -16,6 +16,11 @@ READ, WRITE, SERVE, OPERATE, BOUND = 1, 2, 4, 8, 16
 """Rights: read a content, append to it and make versions from it, act as another dataserver, act as an operator (on
 all contents); and that all this is for one client, who has proved on the connection who it is."""
 
+TOLERANCE_MS = 60_000
+"""A token counts for so much longer: the nameservers' clocks may differ by that. Those of other machines may show
+anything: a dataserver goes by what the nameserver's clock showed at the last heartbeat."""
+
+ALL_CONTENTS = "*"
 MAC_BYTES = 16
 NONCE_BYTES = 16
 SECRET_BYTES = 32

@@ -290,7 +290,7 @@ class AppendRequests:
         """Whether the nameserver names another primary or another set now. Raises StaleFile, and the failure's own
         error if that was for want of a right which the nameserver does not give."""
         try:
-            attributes = self._context.metadata.lookup_inode(self.attributes.inode, to_append=True)
+            attributes = self._context.tokens.look_up_to_write(self.attributes)
         except NoSuchFile:
             raise failure.error from None
         except SpeedwellError:

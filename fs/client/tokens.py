@@ -1,6 +1,7 @@
 """The tokens that a client shows to dataservers, and the key with which it proves that they are its own: both are
 renewed well before they end."""
 
+import stat
 import threading
 import time
 from collections import OrderedDict
@@ -9,11 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
-from speedwell.fs import tokens
+from speedwell.fs import paths, tokens
 from speedwell.fs.client.metadata import MetadataClient
-from speedwell.fs.errors import SpeedwellError, TokenRefused
+from speedwell.fs.errors import NoSuchAttribute, NotAuthorised, SpeedwellError, TokenRefused
+from speedwell.fs.file_status import CAPABILITIES
 from speedwell.fs.proto.speedwell_pb2 import Attributes, ProofKeyReply
-from speedwell.fs.tokens import OPERATE, READ, WRITE, Claims
+from speedwell.fs.tokens import OPERATE, READ, WRITE, Claims, gives_no
 
 KEPT = 65536
 PAUSE_SECONDS = 5.0
@@ -70,6 +72,22 @@ class Tokens:
             self._in_background(self._renew, attributes, kept.claims.rights)
         return kept.token
 
+    def look_up_to_write(self, known: Attributes) -> Attributes:
+        """Of an open file, never from the cache, with a primary that can order appends. From one to which we could
+        write when it was `known`, and which lends rights by now, these are taken, as each write does. Raises
+        NoSuchFile if it was removed."""
+        newest = self._metadata.lookup_inode(known.inode, to_append=True)
+        if not known.token or gives_no(WRITE, known.token) or not gives_no(WRITE, newest.token):
+            return newest
+        path = paths.of_inode(known.inode)
+        lent = stat.S_ISUID | (stat.S_ISGID if newest.mode & stat.S_IXGRP else 0)
+        with suppress(NotAuthorised, NoSuchAttribute):
+            if newest.mode & lent:
+                self._metadata.set_attributes(path, mode=newest.mode & ~lent)
+            if newest.has_extended_attributes:
+                self._metadata.remove_extended_attribute(path, CAPABILITIES)
+        return self._metadata.lookup_inode(known.inode, to_append=True)
+
     def close(self) -> None:
         """Renew none any more."""
         with self._lock:
@@ -100,7 +118,8 @@ class Tokens:
 
     def _renew(self, attributes: Attributes, right: int) -> None:
         with suppress(SpeedwellError):
-            newest = self._metadata.lookup_inode(attributes.inode, to_append=bool(right & WRITE))
+            newest = (self.look_up_to_write(attributes) if right & WRITE
+                      else self._metadata.lookup_inode(attributes.inode))
             if newest.file_id == attributes.file_id:
                 self._replace(attributes.token, newest)
 

@@ -18,13 +18,9 @@ from speedwell.fs.dataserver.store import FileStore
 from speedwell.fs.errors import NotReady, StorageFailed, TokenRefused
 from speedwell.fs.identity import files
 from speedwell.fs.proto.speedwell_pb2 import Admission, DataRequest, ProofOperation, Replica
-from speedwell.fs.tokens import NOT_OURS, OPERATE, READ, SERVE, WRITE, Claims, UnknownKey
+from speedwell.fs.tokens import NOT_OURS, OPERATE, READ, SERVE, TOLERANCE_MS, WRITE, Claims, UnknownKey
 
 log = logging.getLogger(__name__)
-
-TOLERANCE_MS = 60_000
-"""A token counts for so much longer: the nameservers' clocks may differ by that. Those of other machines may show
-anything: a dataserver goes by what the nameserver's clock showed at the last heartbeat."""
 
 MAX_CHECKED = 4096
 """Genuine tokens that are known again without a computation."""
@@ -61,6 +57,7 @@ class Door:
         self._servers: frozenset[Address] = frozenset()
         self._learn = learn
         self._ended_ms: dict[str, int] = {}     # by client: tokens that were signed until then count for nothing
+        self._writes_ended_ms: dict[str, int] = {}  # by content: the same for tokens to write to it
         self._ahead_ms = 0.0        # of `clock`, the nameserver's clock
         if not insecure:
             self._take(_read(self._path))
@@ -103,10 +100,12 @@ class Door:
             self._secrets, self._checked = secrets, {}
         if admission.revocations_version != self._admission.revocations_version:
             self._ended_ms = {}
-            for each in admission.revocations:
+            revoked = [each for each in admission.revocations if not each.file_id]
+            for each in revoked:
                 self._ended_ms[each.client] = max(each.noticed_ms, self._ended_ms.get(each.client, 0))
+            self._writes_ended_ms = {each.file_id: each.noticed_ms for each in admission.revocations if each.file_id}
             if self._learn is not None:
-                self._learn({each.serial: each.client for each in admission.revocations})
+                self._learn({each.serial: each.client for each in revoked})
         self._admission = admission
 
     # ------------------------------------------------------------------ requests
@@ -144,6 +143,7 @@ class Door:
             claims = self._check(request.token, file_id, right, client)
             if not claims.rights & (SERVE | OPERATE):
                 self._check_file(request, file_id, claims)
+                self._check_writes(request, file_id, claims)
             self._check_servers(request)
         except TokenRefused:
             self.refused += 1
@@ -199,6 +199,12 @@ class Door:
         begun = request.append.inode or request.write.inode
         if inode not in (None, claims.inode) or (begins and begun != claims.inode):
             raise TokenRefused(NOT_OURS)
+
+    def _check_writes(self, request: DataRequest, file_id: str, claims: Claims) -> None:
+        if request.WhichOneof("operation") in ("append", "write") and claims.signed_ms <= max(
+                self._writes_ended_ms.get(each, -1) for each in (file_id, tokens.ALL_CONTENTS)):
+            raise TokenRefused("token: it was given before the file was made a program that lends rights; look the "
+                               "file up again")
 
     def _hears_more(self, is_there: Callable[[], bool]) -> bool:
         """Wait for the next heartbeat's answer if that may bring it."""

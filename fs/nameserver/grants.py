@@ -8,6 +8,8 @@ from speedwell.fs.identity.scope import Scope
 from speedwell.fs.nameserver.asking import asking
 from speedwell.fs.nameserver.authorization import Authorization, Searched
 from speedwell.fs.nameserver.namespace import Namespace
+from speedwell.fs.nameserver.records import Inode
+from speedwell.fs.nameserver.requests import file_id_text
 from speedwell.fs.nameserver.token_keys import TokenKeys
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.tokens import OPERATE, WRITE
@@ -36,6 +38,12 @@ class Grants:
         if not rights or self.keys.is_revoked(asking.serial):   # noticed after it was let in
             return b""
         return self.keys.sign(file_id, inode, rights, self.now_ms(), asking.client)
+
+    def end_writes(self, inode: Inode) -> None:
+        """Who got a token for the content of a file when it was no program with another's rights could keep these
+        when writing to it. Raises StorageFailed."""
+        if inode.content is not None:
+            self.keys.end_writes(file_id_text(inode.content.file_id), self.now_ms())
 
     def authorize(self, request: pb.AuthorizeRequest) -> pb.AuthorizeReply:
         return pb.AuthorizeReply(token=self.token("", 0, OPERATE))

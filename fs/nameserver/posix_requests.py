@@ -5,8 +5,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from speedwell.fs.errors import InvalidArgument, LocksLost, TooManyLocks, WouldDeadlock
+from speedwell.fs.file_status import CAPABILITIES
 from speedwell.fs.nameserver import requests
 from speedwell.fs.nameserver.asking import asking
+from speedwell.fs.nameserver.grants import Grants
 from speedwell.fs.nameserver.locks import END_OF_FILE, Lock, LockTable
 from speedwell.fs.nameserver.namespace import Namespace
 from speedwell.fs.nameserver.records import SPECIAL_KINDS, Inode
@@ -21,6 +23,7 @@ class PosixRequests:
     """One method per rpc, callable from any thread."""
 
     guard: threading.RLock
+    grants: Grants
     _namespace: Namespace
     _sessions: Sessions
     _locks: LockTable
@@ -75,6 +78,8 @@ class PosixRequests:
         if request.create and request.replace:
             raise InvalidArgument("create: one of create and replace at most")
         with self.guard:
+            if name == CAPABILITIES:
+                self.grants.end_writes(self._namespace.lookup(request.path))
             inode = self._namespace.set_extended_attribute(
                 request.path, name, value, create=request.create, replace=request.replace,
                 now_ns=self._clock_ns(), clear_setgid=request.clear_setgid)

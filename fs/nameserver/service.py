@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from speedwell.fs import paths
 from speedwell.fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace, NotSupported
+from speedwell.fs.file_status import SET_ID_BITS
 from speedwell.fs.limits import MAX_FILE_BYTES
 from speedwell.fs.nameserver import deletions, requests
 from speedwell.fs.nameserver.administration import Administration
@@ -187,6 +188,8 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         gid = requests.owner(request.gid, "gid") if has("gid") else None
         with self.guard:
             now_ns = self._clock_ns()
+            if mode is not None and mode & SET_ID_BITS:
+                self.grants.end_writes(self._namespace.lookup(request.path))
             inode = self._namespace.set_attributes(
                 request.path, mode=mode, uid=uid, gid=gid, now_ns=now_ns,
                 atime_ns=now_ns if request.atime_now else request.atime_ns if has("atime_ns") else None,

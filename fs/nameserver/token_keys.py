@@ -18,6 +18,9 @@ from speedwell.fs.nameserver.registry import Registry
 from speedwell.fs.proto.speedwell_pb2 import Admission, HeartbeatRequest, ProofKeyReply, Replica, Revocation, TokenKey
 from speedwell.fs.store import Batch, Store
 
+MOST_ENDED = 1024
+"""Contents to which no earlier token may write; one more, and it is so for all contents."""
+
 TOLD_MS = 10_000
 """So long before it signs a key is known to dataservers, which send heartbeats each second."""
 
@@ -43,7 +46,8 @@ class TokenKeys:
         except DecodeError as error:
             raise StorageFailed("the record of the keys for tokens is damaged") from error
         self._keys = list(kept.keys)    # the oldest first
-        self._revocations = {each.serial: each for each in kept.revocations}
+        self._revocations = {each.serial: each for each in kept.revocations if not each.file_id}
+        self._ended = {each.file_id: each.noticed_ms for each in kept.revocations if each.file_id}
         self._signing = self._keys[0] if self._keys else None
 
     def sign(self, file_id: str, inode: int, rights: int, now_ms: int, client: str = "") -> bytes:
@@ -51,7 +55,22 @@ class TokenKeys:
         key = self._signing
         if key is None or self._insecure:
             return b""
-        return tokens.sign(key.number, key.secret, file_id, rights, now_ms, self._valid_ms, inode, client)
+        ended_ms = max(self._ended.get(file_id, -1), self._ended.get(tokens.ALL_CONTENTS, -1)) if self._ended else -1
+        return tokens.sign(key.number, key.secret, file_id, rights, max(now_ms, ended_ms + 1), self._valid_ms, inode,
+                           client)
+
+    def end_writes(self, file_id: str, now_ms: int) -> None:
+        """With no token that was given until now a client may write to that content any more; dataservers learn it
+        with their next heartbeat. Raises StorageFailed."""
+        if self._insecure or self._signing is None:
+            return
+        past_ms = now_ms - self._valid_ms - tokens.TOLERANCE_MS
+        self._ended = {each: ended_ms for each, ended_ms in self._ended.items() if ended_ms > past_ms}
+        if len(self._ended) >= MOST_ENDED:
+            self._ended, file_id = {}, tokens.ALL_CONTENTS
+        self._ended[file_id] = now_ms
+        self._noticed += 1
+        self._keep()
 
     def is_revoked(self, serial: str) -> bool:
         return serial in self._revocations
@@ -79,12 +98,18 @@ class TokenKeys:
             self._keys = [*([] if leaked else self._keys[-1:]), TokenKey(
                 number=number, secret=secrets.token_bytes(tokens.SECRET_BYTES), made_ms=now_ms)]
         if is_due or revoked:
-            batch = Batch()
-            batch.put(TOKEN_KEYS_KEY, Admission(
-                keys=self._keys, revocations=self._revocations.values()).SerializeToString())
-            self._store.write(batch)
+            self._keep()
         known = [key for key in self._keys if now_ms - key.made_ms >= self._told_ms]
         self._signing = (known or self._keys)[-1 if known else 0]
+
+    def _keep(self) -> None:
+        batch = Batch()
+        batch.put(TOKEN_KEYS_KEY, Admission(keys=self._keys, revocations=self._all_revocations()).SerializeToString())
+        self._store.write(batch)
+
+    def _all_revocations(self) -> list[Revocation]:
+        return [*self._revocations.values(), *(Revocation(file_id=file_id, noticed_ms=ended_ms)
+                                               for file_id, ended_ms in self._ended.items())]
 
     def _newly_revoked(self, now_ms: int) -> list[Revocation]:
         revoked = self._revoked()
@@ -113,4 +138,4 @@ class TokenKeys:
         return Admission(
             keys=[self._signing, *others], now_ms=now_ms, servers_version=servers, revocations_version=revocations,
             servers=() if servers == request.servers_version else self._listed[1],
-            revocations=() if revocations == request.revocations_version else self._revocations.values())
+            revocations=() if revocations == request.revocations_version else self._all_revocations())

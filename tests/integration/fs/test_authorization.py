@@ -16,6 +16,7 @@ from speedwell.fs import paths, tokens
 from speedwell.fs.client import Client
 from speedwell.fs.client.metadata import MetadataClient
 from speedwell.fs.errors import AppendFailed, NotAuthorised, SpeedwellError
+from speedwell.fs.file_status import CAPABILITIES
 from speedwell.fs.identity.roles import MOUNT, READER
 from speedwell.fs.identity.scope import NOBODY, Scope
 from speedwell.fs.nameserver import acls
@@ -220,6 +221,38 @@ def test_contents_are_served_to_who_may_read_them(cluster: LocalCluster) -> None
         assert looked_up.call_count <= 3, "it was tried again, though the nameserver gives no right"
     with cluster.client().open_read("/public") as reader:
         assert reader.read(0, 100) == DATA
+
+
+@pytest.mark.parametrize(("mode", "attribute"), [(0o4777, b""), (0o2777, b""), (0o777, CAPABILITIES)])
+def test_who_could_write_to_a_file_before_it_lent_rights_writes_none_with_these(cluster: LocalCluster, mode: int,
+                                                                             attribute: bytes) -> None:
+    """Who asks as a mount does takes them first; one that keeps its token is refused once the dataserver heard."""
+    operator = cluster.client(metadata_cache_seconds=0)
+    file = operator.create("/program", 0o777, ANNE, ANNE)
+    operator.append("/program", DATA)
+    with Client(cluster.nameserver.address, identity=cluster.identity("ben")) as hostile, \
+            Client(cluster.nameserver.address, identity=cluster.identity("ben")) as honest, \
+            hostile.open_append("/program") as kept, honest.open_append("/program") as appender:
+        operator.metadata.set_attributes("/program", mode=mode)
+        if attribute:
+            operator.metadata.set_extended_attribute("/program", attribute, b"\1\0\0\2" + bytes(16))
+        admission = cluster.data_directory("d0") / "admission"
+        wait_until(lambda: any(each.file_id == file.file_id for each in
+                               pb.Admission.FromString(admission.read_bytes()).revocations), 15, "it is not told")
+        kept.write(b"by Ben")
+        with patch.object(hostile._context.tokens, "look_up_to_write",
+                          lambda known: hostile.metadata.lookup_inode(known.inode, to_append=True)), \
+                pytest.raises(AppendFailed, match="a program that lends rights"):
+            kept.flush()
+        assert operator.lookup("/program").size == len(DATA)
+        assert stat.S_IMODE(operator.lookup("/program").mode) == mode
+        appender.write(b"!")
+        appender.flush()
+    assert stat.S_IMODE(operator.lookup("/program").mode) == 0o777
+    assert not operator.metadata.list_extended_attributes("/program")
+    with operator.open_read("/program") as reader:
+        assert reader.read(0, 100) == DATA + b"!"
+    operator.remove("/program")
 
 
 def test_a_sub_tree_is_all_there_is(cluster: LocalCluster, names: Names) -> None:

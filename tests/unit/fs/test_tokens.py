@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from speedwell.fs import tokens
 from speedwell.fs.channel import HEADER, MAGIC, Channel, ConnectionLost, connect, encode
 from speedwell.fs.client.tokens import Tokens
-from speedwell.fs.dataserver.door import TOLERANCE_MS, Door
+from speedwell.fs.dataserver.door import Door
 from speedwell.fs.dataserver.lease import Lease, boot_seconds
 from speedwell.fs.dataserver.nameserver_link import NameserverLink
 from speedwell.fs.dataserver.office import Authority
@@ -167,14 +167,14 @@ class TestTheDoor:
             site.check(b"")
 
     def test_one_that_has_ended_is_refused_after_the_tolerance(self, site: Site) -> None:
-        site.seconds += (HOUR_MS + TOLERANCE_MS) / 1000 - 1
+        site.seconds += (HOUR_MS + tokens.TOLERANCE_MS) / 1000 - 1
         site.check(token())
         site.seconds += 2
         with pytest.raises(TokenRefused, match="it has ended"):
             site.check(token())
 
     def test_what_counts_is_the_nameservers_clock(self, site: Site) -> None:
-        site.hear(now_ms=NOW_MS + HOUR_MS + TOLERANCE_MS + 1)
+        site.hear(now_ms=NOW_MS + HOUR_MS + tokens.TOLERANCE_MS + 1)
         with pytest.raises(TokenRefused, match="it has ended"):
             site.check(token())
 
@@ -327,6 +327,25 @@ class TestBinding:
             shown("mount a", NOW_MS + 1)
             shown("mount b", NOW_MS)
 
+    @pytest.mark.parametrize("file_id", [FILE, tokens.ALL_CONTENTS])
+    def test_clients_write_to_a_content_that_lends_rights_with_tokens_from_after_that(self, site: Site,
+                                                                                     file_id: str) -> None:
+        before, after = token(READ | WRITE), token(READ | WRITE, now_ms=NOW_MS + 1)
+        site.check(before, append=APPEND)
+        site.door.hear(Admission(keys=[KEY], now_ms=NOW_MS, servers_version=3, revocations_version=1, revocations=[
+            Revocation(file_id=file_id, noticed_ms=NOW_MS)]))
+        for door in (site.door, site.new_door()):
+            site.door = door
+            for name in ("append", "write"):
+                with pytest.raises(TokenRefused, match="program that lends rights; look the file up again"):
+                    site.check(before, **{name: OPERATIONS[name][0]})
+                site.check(after, **{name: OPERATIONS[name][0]})
+            site.check(before)
+            site.check(before, sync=SyncOperation(file_id=FILE))
+            site.check(site.door.sign(FILE), append=AppendOperation(file_id=FILE, inode=INODE, offset=0))
+            if file_id == FILE:
+                site.check(token(READ | WRITE, file_id=OTHER), append=AppendOperation(file_id=OTHER, inode=INODE))
+
     def test_a_server_that_has_heard_nothing_is_not_ready(self, tmp_path: Path) -> None:
         door = Door(FileStore(tmp_path / "data", "d0"), news_seconds=0.02)
         with pytest.raises(NotReady):
@@ -452,6 +471,31 @@ class TestKeys:
         keys._looked_at = None
         keys.renew(NOW_MS + 1)
         assert list(keys.admission(self.registry(), HeartbeatRequest(), NOW_MS).revocations) == list(told)
+
+    def test_ended_writes_are_told_and_kept_as_long_as_a_token_from_before_could_count(
+            self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(token_keys, "MOST_ENDED", 3)
+        store, registry = MemoryStore(), self.registry()
+        keys = TokenKeys(store, 3600, insecure=False)
+        keys.renew(NOW_MS)
+
+        def told(keys: TokenKeys) -> dict[str, int]:
+            return {each.file_id: each.noticed_ms
+                    for each in keys.admission(registry, HeartbeatRequest(), NOW_MS).revocations}
+
+        first = keys.admission(registry, HeartbeatRequest(), NOW_MS)
+        keys.end_writes(FILE, NOW_MS)
+        known = HeartbeatRequest(revocations_version=first.revocations_version)
+        assert len(keys.admission(registry, known, NOW_MS).revocations) == 1
+        assert told(keys) == told(TokenKeys(store, 3600, insecure=False)) == {FILE: NOW_MS}
+        for now_ms in (NOW_MS - HOUR_MS, NOW_MS):
+            assert tokens.read(keys.sign(FILE, 1, WRITE, now_ms)).signed_ms == NOW_MS + 1
+        assert tokens.read(keys.sign(OTHER, 1, WRITE, NOW_MS)).signed_ms == NOW_MS
+        for number in range(3):
+            keys.end_writes(str(number), NOW_MS + number)
+        assert told(keys) == {tokens.ALL_CONTENTS: NOW_MS + 2}
+        keys.end_writes(OTHER, NOW_MS + 3 + HOUR_MS + tokens.TOLERANCE_MS)
+        assert set(told(keys)) == {OTHER}
 
     def test_an_insecure_nameserver_gives_none(self) -> None:
         keys = TokenKeys(MemoryStore(), 3600, insecure=True)
