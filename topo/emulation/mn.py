@@ -169,7 +169,7 @@ class SpeedwellController(Controller):  # type: ignore[misc]
 
     @_or_end
     def __init__(self, name: str, insecure: int = 0, **params: Any) -> None:
-        in_project = Path(__file__).parents[2] / ".venv" / "bin" / "speedwell-controller"
+        in_project = Path(__file__).resolve().parents[2] / ".venv" / "bin" / "speedwell-controller"
         program = str(in_project) if in_project.exists() else shutil.which("speedwell-controller")
         if program is None:
             raise MissingRequirement("speedwell-controller is not installed: run scripts/setup first")

@@ -20,6 +20,7 @@ from pyroute2 import netns
 
 from speedwell.host_agent.channel import BacklogReport, FlowClass, Registration, Turns, agent_key
 from speedwell.host_agent.session import SchedulerEnd
+from speedwell.topo.emulation import congestion_control
 from tests.waiting import wait_until
 
 MASTER = secrets.token_bytes(32)
@@ -38,6 +39,7 @@ class Hosts:
         self.uplink = f"v{secrets.token_hex(4)}"
 
     def __enter__(self) -> Self:
+        algorithm, take_back = congestion_control.choose(None)
         peer = f"{self.uplink}p"
         for each in (self.sender, self.receiver):
             run("ip", "netns", "add", each)
@@ -47,7 +49,8 @@ class Hosts:
             self.on(host, "ip", "addr", "add", f"{address}/24", "dev", interface)
             self.on(host, "ip", "link", "set", "lo", "up")
             self.on(host, "ip", "link", "set", interface, "up")
-            self.on(host, "sysctl", "-qw", "net.ipv4.tcp_congestion_control=cubic")
+            self.on(host, "sysctl", "-qw", f"net.ipv4.tcp_congestion_control={algorithm}")
+        take_back()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from speedwell.host_agent.channel import agent_key
+from speedwell.topo.emulation import congestion_control
 from tests.integration.host_agent.hosts import entering, run
 from tests.waiting import wait_until
 
@@ -39,6 +40,7 @@ class Star:
         self._receivers_port = ""
 
     def __enter__(self) -> Star:
+        algorithm, take_back = congestion_control.choose(None)
         run("ip", "netns", "add", self.switch)
         self.on(self.switch, "ip", "link", "add", "br0", "type", "bridge")
         for address, host in self._hosts.items():
@@ -51,7 +53,7 @@ class Star:
             self.on(host, "ip", "link", "set", "lo", "up")
             self.on(host, "ip", "link", "set", name, "gso_max_size", "1600", "up")
             self.on(host, "ethtool", "-K", name, "tso", "off", "gso", "off")
-            self.on(host, "sysctl", "-qw", "net.ipv4.tcp_congestion_control=cubic")
+            self.on(host, "sysctl", "-qw", f"net.ipv4.tcp_congestion_control={algorithm}")
             self._receivers_port = f"{name}p"
             port, rate = f"{name}p" if address == RECEIVER else name, f"{RATE_BPS}bit"
             shaped = self.switch if address == RECEIVER else host
@@ -63,6 +65,7 @@ class Star:
         self.on(self.switch, "ip", "link", "set", "lo", "up")
         self.on(self.switch, "ip", "addr", "add", f"{SWITCH}/24", "dev", "br0")
         self.on(self.switch, "ip", "link", "set", "br0", "up")
+        take_back()
         return self
 
     def __exit__(self, *_: object) -> None:
