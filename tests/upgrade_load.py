@@ -1,8 +1,9 @@
-"""Appends to a file of its own and to one that others append to, and reads both back, until standard input ends.
+"""Appends to a file of its own and to a shared one, changes, makes and renames others, and reads all of them back,
+until standard input ends.
 
     python tests/upgrade_load.py MODULE NAMESERVER NAME
 
-MODULE has the class `Client`, of this version or of the one before. Prints the offset in /shared of each record; ends
+MODULE is `fs.client`, of this version or of the one before. Prints the offset in /shared of each record; ends
 with a traceback at the first error.
 """
 
@@ -25,9 +26,12 @@ def read(client: Any, path: str, offset: int, size: int) -> bytes:
 
 
 def main(module: str, nameserver: str, name: str) -> None:
+    changes = importlib.import_module(f"{module}.version").Changes
     with importlib.import_module(module).Client(nameserver) as client:
         client.create("/shared")
         client.create(f"/{name}")
+        client.create(f"/{name}-changed")
+        client.append(f"/{name}-changed", bytes(200_000))
         number = 0
         while not select.select([sys.stdin], [], [], 0.05)[0]:
             data = record(name, number)
@@ -36,7 +40,14 @@ def main(module: str, nameserver: str, name: str) -> None:
             number += 1
             assert read(client, f"/{name}", 0, (number + 1) * RECORD_BYTES)[-RECORD_BYTES:] == data, "its own file"
             assert read(client, "/shared", offset, RECORD_BYTES) == data, "the shared file"
-            assert len(client.lookup(f"/{name}", fresh=True).replicas) >= 2
+            changed = client.change(f"/{name}-changed", changes(
+                [(70_000, 70_000 + RECORD_BYTES)], lambda channel, data=data: channel.send_bytes([data])))
+            client.sync(changed)
+            assert read(client, f"/{name}-changed", 70_000, RECORD_BYTES) == data, "the changed file"
+            client.create(f"/{name}-new")
+            client.append(f"/{name}-new", data)
+            client.rename(f"/{name}-new", f"/{name}-renamed")
+            assert read(client, f"/{name}-renamed", 0, RECORD_BYTES + 1) == data, "the renamed file"
             print(offset, flush=True)
 
 

@@ -16,7 +16,7 @@ from tests.version_before import VersionBefore
 from tests.waiting import wait_until
 
 NEW_CLIENT = f"{fs.__name__}.client"
-ROUNDS = 3
+ROUNDS = 2
 pytestmark = pytest.mark.timeout(180)
 
 
@@ -82,7 +82,8 @@ def test_no_byte_and_no_request_is_lost_while_each_process_changes_its_version(b
 
             def is_whole() -> bool:
                 return all(len(client.lookup(path, fresh=True).replicas) == 3
-                           for path in ("/shared", *(f"/{load.name}" for load in running)))
+                           for path in ("/shared", *(f"/{load.name}{which}" for load in running
+                                                    for which in ("", "-changed"))))
 
             def settle() -> None:
                 for load in running:
@@ -112,6 +113,9 @@ def test_no_byte_and_no_request_is_lost_while_each_process_changes_its_version(b
             for number, offset in enumerate(load.offsets):
                 assert upgrade_load.read(client, "/shared", offset, upgrade_load.RECORD_BYTES) == upgrade_load.record(
                     load.name, number)
+            last = upgrade_load.record(load.name, len(load.offsets) - 1)
+            assert upgrade_load.read(client, f"/{load.name}-changed", 0, 300_000) == (
+                bytes(70_000) + last + bytes(200_000 - 70_000 - len(last)))
         assert client.lookup("/shared", fresh=True).size == sum(
             len(load.offsets) for load in running) * upgrade_load.RECORD_BYTES
         file_id = client.lookup("/shared").file_id

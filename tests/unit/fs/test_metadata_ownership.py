@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from speedwell.fs.errors import SpeedwellError
+from speedwell.fs.errors import ProtocolError, SpeedwellError
+from speedwell.fs.metadata_store import wire
 from speedwell.fs.metadata_store.addresses import PREFIX, address_of
 from speedwell.fs.metadata_store.engines import STATE_KEY, LevelDBEngine
 from speedwell.fs.metadata_store.ownership import NotMine, Ownership
 from speedwell.fs.metadata_store.peers import Peer, call_peer
-from speedwell.fs.metadata_store.server import MetadataServer
+from speedwell.fs.metadata_store.server import COMMANDS, MetadataServer
 from speedwell.fs.metadata_store.wire import Refused
 from tests.waiting import wait_until
 
@@ -201,3 +202,15 @@ def test_who_may_have_records_is_remembered(nodes):
     former.ownership.set_members(["10.0.0.1", "10.0.0.2"])
     again = Ownership(former.engine, f"{FORMER}:0")
     assert again.recall() == ([PREFIX], {}) and again.members == ["10.0.0.1", "10.0.0.2"]
+
+
+def test_a_server_that_speaks_another_version_of_the_commands_is_left_with_a_word_on_what_to_upgrade(
+        nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert call_peer(nodes[0].peer, b"VERSION", b"1") == b"OK"
+    with pytest.raises(Refused, match="VERSION 1 is spoken here: upgrade the client"):
+        call_peer(nodes[0].peer, b"VERSION", b"0")
+    monkeypatch.setattr(wire, "VERSION", 2)
+    with pytest.raises(ProtocolError, match=r"we speak version 2 .* VERSION 1 is spoken here: upgrade this server"):
+        call_peer(nodes[1].peer, b"PING")
+    monkeypatch.delitem(COMMANDS, b"VERSION")       # as a server of before the first version had it
+    assert call_peer(nodes[1].peer, b"PING") == b"PONG"
