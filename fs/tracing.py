@@ -5,11 +5,14 @@ that of the span which asks, and whether spans are recorded. It goes in the head
 header of HTTP. Nothing of OpenTelemetry is imported before `start` finds a collector in the environment.
 """
 
+import atexit
 import contextlib
 import logging
 import os
+import random
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable
 from contextvars import ContextVar, Token, copy_context
@@ -25,12 +28,18 @@ HEADER = "traceparent"
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _FORM = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
+LAST_SECONDS = 1.0
+"""How long the end of a process waits for the collector."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _current: ContextVar[str] = ContextVar("traceparent", default="")
+_numbers = random.Random()
+os.register_at_fork(after_in_child=_numbers.seed)
 _tracer: Any = None
-_provider: Any = None
+_last: threading.Thread | None = None
+_ending = threading.Event()
 
 
 def current() -> str:
@@ -101,13 +110,25 @@ def serving(name: str, traceparent: str) -> contextlib.AbstractContextManager[No
     """The span of a request that came with that `traceparent`; nothing where that is malformed, or there is none."""
     if not _FORM.fullmatch(traceparent):
         return contextlib.nullcontext()
-    return Span(name, traceparent, serves=True)
+    return Span(name, traceparent, serves=True) if _is_told() else Within(traceparent)
+
+
+def asking(name: str) -> Within:
+    """A small request, which is one of its own unless it is part of another one."""
+    if current() or not _is_told():
+        return Within(current() or _new_request())
+    return Span(name)
+
+
+def _is_told() -> bool:
+    """Whether anybody hears of spans."""
+    return _tracer is not None or log.isEnabledFor(logging.DEBUG)
 
 
 def start(service: str, instance: str = "") -> None:
     """Send the spans of this process to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names, if it does, over HTTP.
     `instance` tells processes of one `service` apart (default: host and pid). To be called after a fork."""
-    global _tracer, _provider
+    global _tracer, _last
     if not any(map(os.environ.get, ENDPOINTS)):
         return
     try:
@@ -118,20 +139,29 @@ def start(service: str, instance: str = "") -> None:
     except ModuleNotFoundError as error:
         log.warning("no traces are sent: %s is missing, which pip install 'speedwell[traces]' brings", error.name)
         return
-    _provider = TracerProvider(resource=Resource.create({
+    provider = TracerProvider(shutdown_on_exit=False, resource=Resource.create({
         "service.name": service, "service.instance.id": instance or f"{socket.gethostname()}:{os.getpid()}"}))
-    _provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    _tracer = _provider.get_tracer("speedwell")
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    _tracer, _last = provider.get_tracer("speedwell"), threading.Thread(target=_end, args=(provider,), daemon=True)
+    _last.start()
+    atexit.register(stop)
 
 
 def stop() -> None:
-    """Send what is left, for a process that ends without what `atexit` does."""
-    if _provider is not None:
-        _provider.shutdown()
+    """Send what is left, as far as the collector takes it within LAST_SECONDS. At its end a process does so by itself
+    if it does what is registered with `atexit`."""
+    _ending.set()
+    if _last is not None:
+        _last.join(LAST_SECONDS)
+
+
+def _end(provider: Any) -> None:
+    _ending.wait()
+    provider.shutdown()
 
 
 def _new_request() -> str:
-    number = os.urandom(24).hex()
+    number = f"{_numbers.getrandbits(192):048x}"
     return f"00-{number[:32]}-{number[32:]}-00"
 
 

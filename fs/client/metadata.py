@@ -406,7 +406,5 @@ class MetadataClient(PosixMetadata, OperatorRequests):
             self._requesters.append(requester)
 
     def _call(self, method: str, request: Any) -> Any:
-        if tracing.current():
-            return self._nameservers.call(method, request)
-        with tracing.Span(method):
+        with tracing.asking(method):
             return self._nameservers.call(method, request)
