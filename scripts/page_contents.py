@@ -12,7 +12,8 @@ import requests
 
 from speedwell.topo.fabric import Fabric
 
-EVERY_SECONDS = 0.2
+SOON_SECONDS, EVERY_SECONDS = 0.2, 1.0
+"""Until metadata servers have their keys, and then."""
 SETTLED_ROUNDS = 25
 """After so many all metadata servers have their keys."""
 TIB = 1 << 40
@@ -24,7 +25,7 @@ def systems(url: str, fabric: Fabric) -> Iterator[None]:
     contents = _Contents(url, fabric)
     for _ in range(SETTLED_ROUNDS):
         contents.tell()
-        contents.ended.wait(EVERY_SECONDS)
+        contents.ended.wait(SOON_SECONDS)
     contents.start()
     try:
         yield

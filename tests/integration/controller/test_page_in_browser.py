@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,8 @@ import bench_reads
 import page_contents
 
 FIND_SECONDS = 300.0
+LOAD_SECONDS = 10.0
+MOST_OF_A_FRAME = 256 << 10
 
 VIEWS = {"Reads": " → ", "Coflows": "coflow_key_file", "Turns": "xco-plus, slices of 20 ms, 64 agents",
          "Placements": "Policy: ", "Metadata": "core0 … core1 (2) 100 %",
@@ -31,19 +35,23 @@ VIEWS = {"Reads": " → ", "Coflows": "coflow_key_file", "Turns": "xco-plus, sli
 
 
 @contextlib.contextmanager
-def controller_of(fabric: Fabric, reads: int) -> Iterator[str]:
-    """The page's address, of a controller that knows all hosts and has so many reads in flight."""
-    with bench_reads.running(Path(__file__).parents[3], fabric, 0, 10) as controller, contextlib.closing(
+def controller_of(fabric: Fabric, reads: int, coflows: int = 0) -> Iterator[tuple[str, bench_reads.Clients]]:
+    """The page's address, of a controller that knows all hosts, all systems and so many reads in flight, and who asks
+    for these."""
+    with bench_reads.running(Path(__file__).parents[3], fabric, coflows, 1000) as controller, contextlib.closing(
             bench_reads.Clients(controller, [host.ip for host in fabric.hosts], 4, 3, {}, 1)) as clients:
         controller.find_hosts([host.ip for host in fabric.hosts], FIND_SECONDS)
         clients.fill(reads, 30)
-        yield "http://{}:{}/".format(*controller.address)
+        url = "http://{}:{}/".format(*controller.address)
+        with page_contents.systems(url, fabric):
+            if coflows:
+                controller.wait_for_coflows()
+            yield url, clients
 
 
 @pytest.fixture(scope="module", name="url")
 def _url() -> Iterator[str]:
-    fabric = three_tier(4, 4, 4, host_bps=1e9)
-    with controller_of(fabric, 8) as url, page_contents.systems(url, fabric):
+    with controller_of(three_tier(4, 4, 4, host_bps=1e9), 8) as (url, _):
         yield url
 
 
@@ -250,12 +258,51 @@ def test_ten_viewers_are_told_the_same_and_are_forgotten_when_they_go(url: str) 
 
 
 @pytest.mark.full
+@pytest.mark.timeout(600)
+def test_under_load_ten_viewers_and_a_browser_go_on_being_told() -> None:
+    with (controller_of(three_tier(4, 4, 4, host_bps=1e9), 300, coflows=4) as (url, clients), browser() as page,
+          ThreadPoolExecutor() as beside, contextlib.ExitStack() as stack):
+        page.open(url)
+        page.until("speedwell.model.frames.length > 1")
+        for _ in range(10):
+            viewer = subprocess.Popen(["curl", "-sN", f"{url}v1/events"], stdout=subprocess.DEVNULL)
+            stack.callback(viewer.wait)
+            stack.callback(viewer.kill)
+        began = page.value("speedwell.model.frame.at")
+        load = beside.submit(clients.run, 300, LOAD_SECONDS, None)
+        while not load.done():
+            for number, name in enumerate(VIEWS, 1):
+                page.press(str(number))
+                assert page.text("[role=tab][aria-selected=true]").startswith(name)
+        assert len(load.result().post) > LOAD_SECONDS, "there was a load"
+        page.press("1")
+        page.until("/100 of \\d{3} are shown/.test(document.querySelector('#panel').innerText)")
+        page.press("2")
+        page.until("document.querySelectorAll('#panel tbody tr').length === 4")
+        assert page.value("[...document.querySelectorAll('#panel tbody tr')].map((row) => row.cells[0].innerText)"
+                          ) == ["1", "2", "3", "4"]
+        page.value("document.querySelector('#panel tr[tabindex]').click()")
+        page.until("document.querySelector('#detail h2').innerText.startsWith('Coflow')")
+        told = page.value(f"speedwell.model.frames.filter((frame) => frame.at > {began}).map((frame) => frame.at)")
+        assert len(told) > LOAD_SECONDS / 4, told
+        assert b"speedwell_page_viewers 11.0" in urllib.request.urlopen(f"{url}metrics", timeout=20).read()
+        assert not page.problems
+
+
+@pytest.mark.full
 @pytest.mark.timeout(900)
-def test_a_thousand_hosts_are_drawn() -> None:
-    with controller_of(three_tier(16, 8, 8, host_bps=1e9), 20) as url, browser() as page:
+def test_a_thousand_hosts_are_drawn_from_frames_of_a_bounded_size() -> None:
+    with controller_of(three_tier(16, 8, 8, host_bps=1e9), 300) as (url, _), browser() as page:
         page.show(1280, 800)
         page.open(url)
-        page.until("document.querySelector('#picture').dataset.nodes > 1024")
+        page.until("document.querySelector('#picture').dataset.nodes > 1024", 60)
         page.press("+", "+", "+", "+")
-        wait_until(lambda: page.value("speedwell.model.frames.length") > 2, 30, "frames come")
+        page.until("speedwell.model.frames.length > 2", 60)
+        assert page.value("JSON.stringify({...speedwell.model.frame, flows: null}).length") < MOST_OF_A_FRAME
+        for number, name in enumerate(VIEWS, 1):
+            page.press(str(number))
+            assert page.text("[role=tab][aria-selected=true]").startswith(name)
+            page.until("document.querySelector('#panel').innerText.length > 20")
+        page.press("6")
+        page.until("document.querySelector('#panel').innerText.includes('64 of 1024 are shown')")
         assert not page.problems
