@@ -132,10 +132,9 @@ class HostHeartbeats:
     def run_once(self) -> None:
         """Send one. Raises OSError, InvalidSetting."""
         received_bytes, sent_bytes = counters_of(self._interface)
-        self._socket.sendto(
-            encode(HostHeartbeat(self._host, self._sender, time.time_ns() // 1000, time.monotonic_ns() // 1000,
-                                 received_bytes, sent_bytes), self._controller.key),
-            (self._controller.host, self._controller.port))
+        beat = HostHeartbeat(self._host, self._sender, time.time_ns() // 1000, time.monotonic_ns() // 1000,
+                             received_bytes, sent_bytes)
+        self._controller.send(self._socket, encode(beat, self._controller.key))
 
     def _run_forever(self) -> None:
         while not self._stopped.wait(self._interval_seconds):

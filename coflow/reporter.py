@@ -163,7 +163,7 @@ class Reporter:
 
     def _send(self, report: Report) -> None:
         with suppress(OSError):
-            self._socket.sendto(encode(report, self._scheduler.key), (self._scheduler.host, self._scheduler.port))
+            self._scheduler.send(self._socket, encode(report, self._scheduler.key))
 
     def _report_for_ever(self) -> None:
         while not self._closed.wait(self._interval_seconds):

@@ -81,7 +81,7 @@ def _kernel_options(_: click.Context, __: click.Parameter, given: tuple[str, ...
 @config_option
 @click.argument("mountpoint_", metavar="MOUNTPOINT", type=click.Path(path_type=Path))
 @click.option("--nameserver", required=True, metavar="HOST:PORT", help="Where the nameserver listens.")
-@click.option("--controller", metavar="URL", help="SDN controller that steers reads; without one every read "
+@click.option("--controller", metavar="URL[,URL]", help="SDN controller that steers reads; without one every read "
               "takes the nearest replica.")
 @click.option("--local-host", metavar="IP", help="Address of this host on the fabric.")
 @click.option("--cache-seconds", type=Number(0, 3600), default=1.0, show_default=True,

@@ -107,7 +107,7 @@ def connection_options(function: F) -> F:
                   help="The installation's nameserver; default: that of the last `speedwell up`.")
     @click.option("--identity", type=click.Path(path_type=Path), metavar="DIR", envvar=VARIABLE,
                   help="Your key and certificate; default: those that `speedwell up` made on this machine.")
-    @click.option("--controller", metavar="URL", envvar="SPEEDWELL_CONTROLLER",
+    @click.option("--controller", metavar="URL[,URL]", envvar="SPEEDWELL_CONTROLLER",
                   help="The SDN controller that steers reads, or `none`.")
     @click.option("--local-host", metavar="ADDRESS", envvar="SPEEDWELL_LOCAL_HOST", callback=_checked_address,
                   help="This host's address on the fabric; default: found from the route.")

@@ -27,7 +27,7 @@ from speedwell.fs.errors import InvalidArgument
 
 @click.command("speedwell-timeslices", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @config_option
-@click.option("--controller", "controller_url", default="http://127.0.0.1:8080", metavar="URL",
+@click.option("--controller", "controller_url", default="http://127.0.0.1:8080", metavar="URL[,URL]",
               help="Whose /v1/network says what links there are.")
 @command_line.identity_option("The scheduler's")
 @click.option("--listen", default="127.0.0.1:6657", metavar="HOST:PORT", help="Where agents report; UDP.")

@@ -74,7 +74,7 @@ def listen(host: str, port: int) -> socket.socket:
 @click.option("--disk-rate", type=Rate(), default=0,
               help="What each disk writes: large files go where links and disks have most to spare.  "
               "[default: not known, only links count]")
-@click.option("--controller", metavar="URL",
+@click.option("--controller", metavar="URL[,URL]",
               help="SDN controller that chooses where the copies of lost replicas are read from.")
 @click.option("--recovery-rate", type=Rate(1), default=64 << 20,
               help="Of lost replicas, this server receives at most so much, and sends as much; the "

@@ -197,8 +197,8 @@ def _answers(address: str, identity: Path | None) -> bool:
               help="Key and certificate of this nameserver for etcd, which is spoken to over TLS then.")
 @click.option("--etcd-prefix", metavar="PREFIX", default="/speedwell", show_default=True,
               help="Where in etcd, one for each installation.")
-@click.option("--controller", metavar="URL", default="", help="Ask the SDN controller there where the replicas of "
-              "large new files should go (default: by racks).")
+@click.option("--controller", metavar="URL[,URL]", default="", help="Ask the SDN controller there where the replicas "
+              "of large new files should go (default: by racks).")
 @click.option("--token-lifetime", "token_seconds", type=float, default=defaults.DEFAULT_TOKEN_SECONDS,
               show_default=True, metavar="SECONDS", help="How long a client may use what a look-up allowed it on "
               "dataservers before it asks again, by itself.")

@@ -157,6 +157,18 @@ def test_a_scheduler_that_is_not_there_disturbs_nobody() -> None:
     sender.close()
 
 
+def test_of_several_schedulers_each_is_told_and_one_that_is_not_there_keeps_nothing_from_the_others(
+        heard: socket.socket, tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(KEY)
+    port = heard.getsockname()[1]
+    # a broadcast is refused, and nobody listens at the second
+    address = scheduler(f"255.255.255.255:9,127.0.0.1:1,127.0.0.1:{port}", tmp_path / "key")
+    assert address.others == (("127.0.0.1", 1), ("127.0.0.1", port))
+    with Reporter(address) as sender:
+        sender.add(FLOWS)
+        assert {(each.flow, each.remaining_bytes) for each in hear(heard).flows} == set(FLOWS)
+
+
 def test_two_reporters_draw_different_coflows() -> None:
     address = SchedulerAddress("127.0.0.1", 1, KEY)
     with Reporter(address) as one, Reporter(address) as other:
@@ -177,7 +189,7 @@ def test_the_environment_names_the_scheduler(tmp_path: Path, monkeypatch: pytest
     found.close()
 
 
-@pytest.mark.parametrize("address", ["", ":1", "host:x", "host:0", "host:70000"])
+@pytest.mark.parametrize("address", ["", ":1", "host,", "host:x", "host:0", "host:70000"])
 def test_an_address_that_is_none_is_refused(address: str, tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(KEY)
     with pytest.raises(InvalidSetting, match="HOST"):
