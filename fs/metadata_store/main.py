@@ -35,8 +35,8 @@ STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 @click.option("--listen", default=f"0.0.0.0:{PORT}", metavar="HOST:PORT", help="The same port at all servers; the "
               "host must be 0.0.0.0 where requests come by the address of a key.")
 @click.option("--block", "blocks", multiple=True, metavar="CIDR", help=f"Own this part of {PREFIX}. May be repeated.")
-@click.option("--controller", metavar="URL[,URL]", help="Join the metadata servers of this SDN controller, which says "
-              "what to own.")
+@click.option("--controller", metavar="URL[,URL]", help="Join the metadata servers of this SDN controller, which "
+              "says what to own.")
 @click.option("--host", metavar="ADDRESS", help="With --controller: this host's own address on the fabric.")
 @click.option("--fsync/--no-fsync", default=True, help="Answer a put when it is on the disk, or when the system has "
               "it (LevelDB; a Redis has its own settings).")

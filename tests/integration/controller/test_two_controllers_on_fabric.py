@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
+from speedwell.cluster import identities
 from speedwell.cluster.processes import program
 from speedwell.controller.switches.entries import COOKIE_MASK
 from speedwell.controller.switches.layout import COOKIE_FLOWS
 from speedwell.fs.controller import Controller
+from speedwell.fs.identity.roles import CONTROLLER, SWITCH
 from speedwell.topo.emulation import Emulation
 from speedwell.topo.fabric import spine_leaf
 from speedwell.topo.fabric.addresses import MACHINE_ADDRESS, host_management_address
@@ -43,14 +45,17 @@ class Pair:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.addresses = {host.name: host_management_address(number)
                           for number, host in enumerate(self.fabric.hosts) if host.name in MACHINES}
-        self.urls = {name: f"http://{address}:8080" for name, address in self.addresses.items()}
-        self.client = Controller(",".join(self.urls.values()))
+        self.urls = {name: f"https://{address}:8080" for name, address in self.addresses.items()}
+        self.client = self.controller(*self.urls.values())
+
+    def controller(self, *urls: str) -> Controller:
+        return Controller(",".join(urls), identities.of_operator(self._directory))
 
     def start(self, machine: str) -> None:
         address = self.addresses[machine]
         self._processes[machine] = self.emulation.popen(machine, [
             program("speedwell-controller"), "--etcd", self._etcd, "--openflow-host", address,
-            "--rest-host", address],
+            "--rest-host", address, "--identity", str(self._directory / identities.FOLDER / CONTROLLER)],
             self._directory / machine)
         wait_until(lambda: self.health(machine), 20, f"no controller answers on {machine}")
 
@@ -81,7 +86,7 @@ class Pair:
 
     def health(self, machine: str) -> Any:
         try:
-            return self.ask(Controller(self.urls[machine]), "GET", "/v1/health")[1]
+            return self.ask(self.controller(self.urls[machine]), "GET", "/v1/health")[1]
         except OSError:
             return None
 
@@ -129,8 +134,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     directory = tmp_path_factory.mktemp("pair")
     fabric = spine_leaf(leaves=2, spines=2, hosts_per_leaf=2, host_bps=40e6, oversubscription=1.0)
     addresses = [host_management_address(number) for number, host in enumerate(fabric.hosts) if host.name in MACHINES]
+    identities.prepare(directory, [(CONTROLLER, CONTROLLER), identities.OPERATORS,
+                                   *((switch.dpid_hex, SWITCH) for switch in fabric.switches)], addresses[0])
     with Emulation(fabric, directory=directory / "switches", controller=(addresses[0], 6653),
-                   standby=(addresses[1], 6653)) as emulation, \
+                   standby=(addresses[1], 6653), identities=directory / identities.FOLDER) as emulation, \
             EtcdCluster(directory, host=MACHINE_ADDRESS) as etcd:
         pair = Pair(emulation, etcd.endpoints[0], directory)
         try:
@@ -154,7 +161,7 @@ def other_of(machine: str) -> str:
 
 
 def test_a_standby_answers_health_and_names_the_leader_for_all_else(pair: Pair, leader: str) -> None:
-    standby = Controller(pair.urls[other_of(leader)])
+    standby = pair.controller(pair.urls[other_of(leader)])
     status, health = pair.ask(standby, "GET", "/v1/health")
     assert (status, health["status"], health["leader"]) == (200, "standby", pair.urls[leader])
     for method, path in (("POST", "/v1/reads"), ("GET", "/v1/network"), ("DELETE", "/v1/reads/1")):
