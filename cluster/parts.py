@@ -125,7 +125,9 @@ def invited(processes: Processes, machine: str, chosen: Sequence[str],
                                  "`speedwell init` was told")
         chosen, address = [*dict.fromkeys([*chosen, roles.NAMESERVER, roles.ETCD])], machines[machine]
     if roles.CONTROLLER in chosen and address:
-        told["controller"] = controller_at(address)
+        # without an etcd they cannot agree on who leads
+        known = told["controller"] if machines and roles.NAMESERVER in chosen else ""
+        told["controller"] = ",".join(dict.fromkeys(filter(None, (known, controller_at(address)))))
     return list(chosen), address, told
 
 
@@ -220,17 +222,17 @@ def _write(part: Part, chosen: Sequence[str], found: Mapping[str, str]) -> Proce
     address = machines.get(part.machine, part.address)
     common = {"nameserver": found["nameserver"], "controller": found["controller"] or None}
     listens = {role: _at(address, port) for role, port in PORTS.items()}
+    etcd = {"etcd": etcd_machines.endpoints(machines),      # which takes nameservers' certificates alone
+            "etcd_identity": folder / invitations.name_of(part.machine, roles.NAMESERVER)} if machines else {}
     settings: dict[str, dict[str, Any]] = {
         CERTIFICATES: {"directory": folder, "listen": listens[CERTIFICATES] if is_first else None},
         roles.NAMESERVER: {"listen": listens[roles.NAMESERVER], "directory": directory / roles.NAMESERVER,
                            "replication": int(found.get("replication") or 3), "controller": common["controller"],
-                           "audit_log": directory / "audit.log", **({
-                               "etcd": etcd_machines.endpoints(machines),
-                               "etcd_identity": folder / invitations.name_of(part.machine, roles.NAMESERVER),
-                           } if machines else {})},
+                           "audit_log": directory / "audit.log", **etcd},
         roles.DATASERVER: {**common, "id": part.machine, "listen": listens[roles.DATASERVER], "rack": part.machine,
                            "directory": list(part.disks) or [directory / roles.DATASERVER]},
-        roles.CONTROLLER: {"openflow_host": address, "rest_host": address, "rest_port": REST_PORT},
+        roles.CONTROLLER: {"openflow_host": address, "rest_host": address, "rest_port": REST_PORT,
+                           **(etcd if roles.NAMESERVER in chosen else {})},
         roles.MOUNT: {**common, "mountpoint": part.mount, "foreground": True, "local_host": address}}
     for role in (CERTIFICATES, *(role for role in chosen if role in settings)):
         if (role == roles.MOUNT and not part.mount) or (role != CERTIFICATES and not found["nameserver"]):

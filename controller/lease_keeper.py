@@ -35,13 +35,13 @@ RETRY_SECONDS = 1.0
 
 
 class LeaseKeeper:
-    """Asks for the lead below `prefix` in etcd for the controller at `url`, while that is alive. `step` is to be
+    """Asks for the lead at `prefix` in etcd for the controller at `url`, while that is alive. `step` is to be
     called again and again."""
 
     def __init__(self, etcd: EtcdClient, prefix: str, url: str) -> None:
         self.tenure = Tenure()
         self._etcd = etcd
-        self._key = f"{prefix.rstrip('/')}/controller".encode()
+        self._key = f"{prefix.rstrip('/')}-controller".encode()    # nameservers watch what is below the prefix
         self._url = url.encode()
         self._renew_at = 0.0
         self._standing = Standing()

@@ -14,6 +14,7 @@ from speedwell.cluster import parts
 from speedwell.cluster.commands.up import up
 from speedwell.cluster.errors import InvalidSetting, StartFailed
 from speedwell.cluster.processes import Command, Processes
+from speedwell.controller.settings import load_settings
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.identity import places, roles
 
@@ -51,6 +52,20 @@ def test_an_up_that_fails_half_way_stops_what_it_has_started(
         parts.up(processes)
     assert (processes.directory / "logs/certificates.log").read_text() == "ready here\n"
     assert processes.running() == Processes(tmp_path / "a").records == []
+
+
+def test_controllers_on_two_machines_that_keep_the_names_share_their_etcd(tmp_path: Path) -> None:
+    (tmp_path / "identity").mkdir()
+    found = {"nameserver": "10.0.0.1:7400", "controller": "https://10.0.0.1:8080",
+             "etcd": "a=10.0.0.1,b=10.0.0.2,c=10.0.0.3"}
+    processes = parts._write(parts.Part(tmp_path, "a", "10.0.0.1"), [roles.NAMESERVER, roles.CONTROLLER], found)
+    settings = load_settings(tmp_path / "controller.toml")
+    assert settings.etcd == ("10.0.0.1:2379", "10.0.0.2:2379", "10.0.0.3:2379")
+    assert settings.etcd_identity == tmp_path / "identity/nameserver-a"
+    told = parts.invited(processes, "b", [roles.CONTROLLER, roles.NAMESERVER], "")[2]
+    assert told["controller"] == "https://10.0.0.1:8080,https://10.0.0.2:8080"
+    alone = parts.invited(processes, "d", [roles.CONTROLLER], "10.0.0.4")[2]
+    assert alone["controller"] == "https://10.0.0.4:8080"
 
 
 def test_a_file_in_place_of_an_installation_is_told_so(tmp_path: Path) -> None:
