@@ -11,6 +11,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
 
 from speedwell.fs import tracing
 from speedwell.fs.errors import InternalError, SpeedwellError
@@ -62,6 +66,30 @@ def test_what_is_carried_to_another_thread_belongs_to_the_request() -> None:
         thread.start()
         thread.join()
     assert seen == [own, ""]
+
+
+def test_the_current_span_of_an_application_is_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(ended))
+    tracer = provider.get_tracer("application")
+    monkeypatch.setattr(tracing, "_tracer", tracer)
+    with tracer.start_as_current_span("job"), Span("read"), Span("append"):
+        pass
+    append, read, job = ended.get_finished_spans()
+    assert append.parent is not None and append.parent.span_id == read.get_span_context().span_id
+    assert read.parent is not None and read.parent.span_id == job.get_span_context().span_id
+
+
+def test_a_failed_span_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(ended))
+    monkeypatch.setattr(tracing, "_tracer", provider.get_tracer("application"))
+    with pytest.raises(InternalError), Span("read"):
+        raise InternalError("no disk")
+    [span] = ended.get_finished_spans()
+    assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "no disk")
 
 
 def test_without_a_collector_nothing_of_opentelemetry_is_imported() -> None:
