@@ -58,7 +58,7 @@ def test_errors_carry_their_name_and_the_connection_goes_on(channel: Channel) ->
     missing = ask(channel, "Lookup", pb.LookupRequest(path=b"/missing").SerializeToString())
     assert (missing.error, missing.reply) == ("NoSuchFile", b"") and "/missing" in missing.message
     unknown = ask(channel, "Explode", b"")
-    assert unknown.error == "InvalidArgument" and "Explode" in unknown.message
+    assert unknown.error == "NotSupported" and "Explode" in unknown.message
     garbage = ask(channel, "Create", b"\xff\xff\xff")
     assert garbage.error == "InvalidArgument" and "CreateRequest" in garbage.message
     assert not ask(channel, "Lookup", pb.LookupRequest(path=b"/").SerializeToString()).error
