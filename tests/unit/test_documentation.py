@@ -57,6 +57,15 @@ def test_every_page_is_reached_from_the_first() -> None:
     assert set(DOCS.rglob("*.md")) <= reached
 
 
+def test_every_interval_and_figure_of_the_results_stands_on_a_page_behind_them() -> None:
+    behind = "".join(page.read_text() for page in (DOCS / "results").glob("*.md"))
+    rows = [line for line in (DOCS / "results.md").read_text().splitlines() if line.startswith("|")]
+    quoted = [figure for row in rows for figure in re.findall(
+        r"\[[-+\d.]+, [-+\d.]+\]|(?<![\w.\[+-])\d+\.\d+(?![\w.])", row)]
+    assert len(quoted) > 100
+    assert [figure for figure in quoted if figure not in behind] == []
+
+
 def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     done = subprocess.run([ROOT / "scripts/site", tmp_path], capture_output=True, text=True, timeout=120, check=False,
                           env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"})
