@@ -34,6 +34,7 @@ from speedwell.cluster.registration import wait_for_dataservers
 from speedwell.coflow.report import host_key
 from speedwell.controller.own_policies import POLICIES
 from speedwell.controller.policy.registry import Kind
+from speedwell.fs import insecure
 from speedwell.fs.coflows import ADDRESS_VARIABLE, KEY_FILE_VARIABLE
 from speedwell.host_agent.channel import agent_key
 from speedwell.topo.emulation import Emulation
@@ -69,7 +70,8 @@ class FabricCluster:
     def __init__(self, settings: FabricSettings) -> None:
         self.settings = settings
         self.processes = Processes(settings.directory)
-        self.processes.settings = {"identity": settings.identity, "encrypt_data": settings.encrypt_data}
+        self.processes.settings = {"identity": settings.identity, "encrypt_data": settings.encrypt_data,
+                                   "insecure": insecure.FABRIC}
         self.network = with_machine(settings.fabric) if settings.machine else settings.fabric
         self.emulation = Emulation(self.network, directory=settings.directory,
                                    controller=(MACHINE, OPENFLOW_PORT), shaped=settings.shaped,

@@ -10,11 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from speedwell.cluster.processes import Command, Processes
+from speedwell.fs import insecure
 from speedwell.fs.identity import bearer, places
 from speedwell.fs.identity.roles import CONTROLLER, OPERATOR, READER
 
 FOLDER = "identity"
 ENCRYPTING = ("speedwell-nameserver", "speedwell-dataserver")
+SERVERS = (*ENCRYPTING, "speedwell-controller", "speedwell-metadata-store", "speedwell-timeslices")
 OPERATORS = ("operator", OPERATOR)
 
 
@@ -34,9 +36,12 @@ def of_operator(directory: Path | str) -> Path:
 
 
 def with_identity(processes: Processes, command: Command, name: str | None = None) -> Command:
-    """Of an installation that has identities, the command with that of `name`, by default its own; else as it is."""
+    """Of an installation that has identities, the command with that of `name`, by default its own; else as insecure
+    as the installation: on loopback, or on its fabric."""
     if not processes.settings.get("identity"):
-        return command
+        where = processes.settings.get("insecure", insecure.LOOPBACK)
+        return replace(command, argv=[*command.argv, *(
+            [f"--insecure={where}"] if Path(command.argv[0]).name in SERVERS else [])])
     encrypts = processes.settings.get("encrypt_data") and Path(command.argv[0]).name in ENCRYPTING
     return replace(command, argv=[*command.argv, *(["--encrypt-data"] if encrypts else []), "--identity",
                                   str(processes.directory / FOLDER / (name or command.name))])

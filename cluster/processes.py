@@ -27,6 +27,7 @@ from typing import Any
 
 from speedwell.cluster.errors import ClusterError, InvalidState, StartFailed, StopFailed
 from speedwell.cluster.state_files import exclusive, write_atomically
+from speedwell.fs import insecure
 
 STATE_FILE, STATE_VERSION = "state.json", 1
 LOG_LINES_IN_ERROR = 12
@@ -275,6 +276,7 @@ class Processes:
         if shutil.which(argv[0]) is None:
             raise StartFailed(f"cannot start {command.name}: {argv[0]} is not an executable program")
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", **command.env}
+        environment.pop(insecure.VARIABLE, None)    # each command says it, or has an identity
         try:
             with log.open("ab") as output:
                 log_starts = output.tell()

@@ -17,6 +17,8 @@ from speedwell.controller.errors import InvalidSettings
 from speedwell.controller.policy_options import PolicyOption, policy_path_option
 from speedwell.controller.settings import Settings, load_settings
 from speedwell.fs import command_line, systemd, tracing
+from speedwell.fs import insecure as insecure_servers
+from speedwell.fs.errors import InvalidArgument
 
 APPLICATIONS = ("topology.discovery", "topology.hosts", "tables.forwarding", "counters.poller", "reads.app",
                 "placements.app", "metadata.app", "timeslices.app", "queues.app", "network.app", "storage.app",
@@ -48,6 +50,7 @@ At Python's own thresholds that takes a twentieth of the processor."""
 @click.option("--etcd-prefix", metavar="PREFIX", help="Where in etcd, one for each network.  [default: /speedwell]")
 @click.option("--url", metavar="URL", help="With --etcd: where clients are told to ask this controller.  [default: "
               "the REST interface]")
+@insecure_servers.option
 @click.option("--poll-interval-seconds", type=float, help="Between two polls of switch counters.  [default: 1]")
 @click.option("--replica-policy", cls=PolicyOption, metavar="POLICY", help="{replica}.")
 @click.option("--path-policy", cls=PolicyOption, metavar="POLICY", help="{path}.")
@@ -76,10 +79,13 @@ def command(config: Path | None, **given: Any) -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Entry of the executable: ends the process with the exit status."""
-    sys.exit(command_line.run(command, "speedwell-controller", arguments, wrong_usage=(InvalidSettings,)))
+    sys.exit(command_line.run(command, "speedwell-controller", arguments,
+                              wrong_usage=(InvalidSettings, InvalidArgument)))
 
 
 def _run(settings: Settings) -> None:
+    insecure_servers.check(settings.identity, settings.insecure, openflow_host=str(settings.openflow_host),
+                           rest_host=str(settings.rest_host))
     _patch()
     # Ryu and the applications may only be imported once the standard library is patched.
     from speedwell.controller.running import Controller

@@ -110,6 +110,8 @@ class Settings(BaseModel):
     identity: Path | None = None
     """The directory of the controller's key and certificate: with one, REST is served and switches are met over TLS
     alone."""
+    insecure: Literal["loopback", "fabric"] | None = None
+    """Where to listen without an identity: `speedwell.fs.insecure`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     hosts_file: Path | None = None
     """What the hosts of the network are called, as in /etc/hosts; without one, hosts are named by their addresses."""

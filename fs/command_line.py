@@ -26,8 +26,7 @@ DEBUG_VARIABLE = "SPEEDWELL_DEBUG"
 def identity_option(whose: str) -> Callable[[F], F]:
     """Adds --identity, a directory that `speedwell identity issue` has made."""
     return click.option("--identity", metavar="DIR", type=click.Path(path_type=Path),
-                        help=f"{whose} key and certificates, from `speedwell identity issue`; without them "
-                        "connections are not protected.")
+                        help=f"{whose} key and certificates, from `speedwell identity issue`.")
 
 
 encryption_option = click.option(

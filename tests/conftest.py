@@ -1,12 +1,14 @@
 """What holds for every test."""
 
 import itertools
+import os
 import signal
 from collections.abc import Generator
 from typing import Any
 
 import pytest
 
+from speedwell.fs import insecure
 from tests.logs import Logs
 
 LOGS = pytest.StashKey[Logs]()
@@ -14,7 +16,9 @@ FAILED = pytest.StashKey[bool]()
 
 
 def pytest_sessionstart() -> None:
-    """A shell starts background jobs with SIGINT ignored, and every process of ours would inherit that."""
+    """Servers that tests start by hand need no identity. A shell starts background jobs with SIGINT ignored, which
+    every process of ours would inherit."""
+    os.environ[insecure.VARIABLE] = insecure.FABRIC
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

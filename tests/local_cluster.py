@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from speedwell.fs import tokens
+from speedwell.fs import insecure, tokens
 from speedwell.fs.client import Client
 from speedwell.fs.dataserver.record import SMALL_DATA_AT, SMALL_SUFFIX
 from speedwell.fs.errors import DeviceBusy
@@ -61,7 +61,8 @@ class Daemon:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*self._arguments, "--listen", f"{self.host}:{self.port}", *more],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
+                env={**os.environ, insecure.VARIABLE: insecure.FABRIC})     # where it has no identity
 
     def run_from(self, scripts: Path) -> None:
         """The next start is that of the program in `scripts`."""

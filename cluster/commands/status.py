@@ -22,6 +22,7 @@ from speedwell.cluster.processes import Processes, is_running, resident_bytes
 from speedwell.cluster.supervision import Told, told
 from speedwell.cluster.tables import echo_table
 from speedwell.fs import units
+from speedwell.fs.identity.known import identity_for
 from speedwell.fs.units import counted
 
 if TYPE_CHECKING:
@@ -227,7 +228,8 @@ def _print(state: Status) -> None:
         echo(f"{state.installation.kind} installation{where}: nameserver {state.nameserver}{steered}")
     else:
         echo(f"nameserver {state.nameserver}")
-    if state.installation is not None and not state.installation.identity:
+    if not (state.installation.identity if state.installation is not None
+            else identity_for(state.nameserver) or not state.statistics):
         echo("it has no identities: whoever reaches its ports may do anything")
     if state.roles and state.installation is None:
         echo(", ".join(f"{address} {role}" for address, role in state.roles.items()))
@@ -262,8 +264,8 @@ def _print_statistics(statistics: dict[str, Any]) -> None:
         echo("an upgrade is under way: " + "; ".join(f"{', '.join(names)} {release or 'an earlier release'}"
                                                      for release, names in sorted(releases.items())))
     if statistics["insecure"]:
-        echo(f"without tokens (--insecure): {', '.join(statistics['insecure'])}; whoever reaches the data channel is "
-             "served")
+        echo(f"without tokens (--no-tokens): {', '.join(statistics['insecure'])}; whoever reaches the data channel "
+             "is served")
     if statistics["awaited_inventories"]:
         echo(f"nothing is deleted before all is known that lies on {', '.join(statistics['awaited_inventories'])}")
 

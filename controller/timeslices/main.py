@@ -17,6 +17,7 @@ from speedwell.controller.policy_options import PolicyOption, policy_path_option
 from speedwell.controller.timeslices.service import NetworkWatch, TurnService
 from speedwell.controller.timeslices.turns import TurnKeeper
 from speedwell.fs import command_line, logs, systemd
+from speedwell.fs import insecure as insecure_servers
 from speedwell.fs import metrics as prometheus
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.config import config_option
@@ -30,6 +31,7 @@ from speedwell.fs.errors import InvalidArgument
 @click.option("--controller", "controller_url", default="http://127.0.0.1:8080", metavar="URL[,URL]",
               help="Whose /v1/network says what links there are.")
 @command_line.identity_option("The scheduler's")
+@insecure_servers.option
 @click.option("--listen", default="127.0.0.1:6657", metavar="HOST:PORT", help="Where agents report; UDP.")
 @click.option("--key-file", required=True, type=click.Path(path_type=Path), metavar="FILE",
               help="The master key, of which those of agents are made.")
@@ -41,11 +43,12 @@ from speedwell.fs.errors import InvalidArgument
 @policy_path_option
 @prometheus.OPTION
 @logs.OPTION
-def command(controller_url: str, identity: Path | None, listen: str, key_file: Path, policy: str, slice_ms: float,
-            metrics: str | None, log_level: str) -> int:
+def command(controller_url: str, identity: Path | None, insecure: str | None, listen: str, key_file: Path,
+            policy: str, slice_ms: float, metrics: str | None, log_level: str) -> int:
     """Give hosts' agents their turns on links that are contended, until SIGTERM or SIGINT."""
     logs.configure(log_level)
     address = parse_address(listen, "--listen", lowest_port=0)
+    insecure_servers.check(identity, insecure, listen=address[0])
     controller = Controller(controller_url, identity)
     prometheus.check(metrics)
     POLICIES.get(Kind.TIMESLICES, policy)

@@ -122,8 +122,8 @@ def _controller(settings: ReplaySettings, key_file: Path, queues: str) -> Comman
                   f"meter_min_burst_bytes = {LEAST_BURST_BYTES}"]
     config.write_text("\n".join(lines) + "\n")
     return Command("controller", [
-        program("speedwell-controller"), "--config", str(config), "--openflow-host", MACHINE, "--openflow-port",
-        str(OPENFLOW_PORT), "--rest-host", MACHINE, "--rest-port", str(REST_PORT)],
+        program("speedwell-controller"), "--insecure=fabric", "--config", str(config), "--openflow-host", MACHINE,
+        "--openflow-port", str(OPENFLOW_PORT), "--rest-host", MACHINE, "--rest-port", str(REST_PORT)],
         ready_timeout_seconds=CONTROLLER_SECONDS)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from speedwell.fs import command_line, local, logs, metrics, systemd, tracing, units
+from speedwell.fs import command_line, insecure, local, logs, metrics, systemd, tracing, units
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.coflows import configured, host_heartbeats
 from speedwell.fs.command_line import Number
@@ -84,8 +84,9 @@ def listen(host: str, port: int) -> socket.socket:
 @click.option("--quarantine", type=Number(0, MAX_KEEP_SECONDS), default=DEFAULT_KEEP_SECONDS, metavar="SECONDS",
               help="For how long contents that no file has are kept aside.  "
               f"[default: {units.duration(DEFAULT_KEEP_SECONDS)}]")
-@click.option("--insecure", is_flag=True, help="Serve everybody who reaches the data channel, without the "
+@click.option("--no-tokens", is_flag=True, help="Serve everybody who reaches the data channel, without the "
               "nameserver's tokens.")
+@insecure.option
 @command_line.encryption_option
 @command_line.identity_option("This dataserver's")
 @metrics.OPTION
@@ -105,6 +106,7 @@ def status_of(arguments: list[str] | None = None) -> int:
 def run(flags: SimpleNamespace) -> int:
     """Serve until a signal. Raises InvalidArgument for bad flags, StorageFailed for the directories."""
     host, port = parse_address(flags.listen, "--listen", lowest_port=0)
+    insecure.check(flags.identity, flags.insecure, listen=host)
     for nameserver in flags.nameserver.split(","):
         parse_address(nameserver, "--nameserver")
     if not flags.id or len(flags.id) > 200 or not flags.id.isprintable():
@@ -125,7 +127,7 @@ def run(flags: SimpleNamespace) -> int:
 
     store = FileStore(flags.directories, flags.id, flags.reserve, rate_bytes=flags.disk_rate,
                       accept_empty=flags.accept_empty)
-    door = Door(store, insecure=flags.insecure, learn=None if certificate is None else certificate.learn)
+    door = Door(store, insecure=flags.no_tokens, learn=None if certificate is None else certificate.learn)
     quarantine = Quarantine(store, flags.quarantine)
     listener = listen(host, port)
     port = listener.getsockname()[1]

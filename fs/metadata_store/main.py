@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 
 from speedwell.fs import command_line, logs, systemd
+from speedwell.fs import insecure as insecure_servers
 from speedwell.fs import metrics as prometheus
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.config import config_option
@@ -40,11 +41,13 @@ STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 @click.option("--host", metavar="ADDRESS", help="With --controller: this host's own address on the fabric.")
 @click.option("--fsync/--no-fsync", default=True, help="Answer a put when it is on the disk, or when the system has "
               "it (LevelDB; a Redis has its own settings).")
-@command_line.identity_option("With --controller: this server's")
+@command_line.identity_option("This server's")
+@insecure_servers.option
 @prometheus.OPTION
 @logs.OPTION
 def command(store: str, listen: str, blocks: tuple[str, ...], controller: str | None,
-            host: str | None, fsync: bool, identity: Path | None, metrics: str | None, log_level: str) -> int:
+            host: str | None, fsync: bool, identity: Path | None, insecure: str | None, metrics: str | None,
+            log_level: str) -> int:
     """Store and serve metadata records until SIGTERM or SIGINT. Has the kernel take the addresses of the blocks that
     it owns for this host's (as root)."""
     logs.configure(log_level)
@@ -54,6 +57,7 @@ def command(store: str, listen: str, blocks: tuple[str, ...], controller: str | 
     joined = Controller(controller, identity) if controller is not None else None
     prometheus.check(metrics)
     bound, port = parse_address(listen, "--listen", lowest_port=0)
+    insecure_servers.check(identity, insecure, listen=bound)
     owned = {parse_block(text, "--block") for text in blocks}
     # Blocked before any thread starts and taken by sigwait: a handler could run while no thread looks.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import click
 
 from speedwell.fs import command_line, logs, systemd, tracing, units
+from speedwell.fs import insecure as insecure_servers
 from speedwell.fs import metrics as prometheus
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.config import config_option
@@ -204,7 +205,8 @@ def _answers(address: str, identity: Path | None) -> bool:
               "dataservers before it asks again, by itself.")
 @click.option("--request-rate", type=click.FloatRange(1, 1e6), default=defaults.REQUESTS_PER_SECOND,
               show_default=True, metavar="N", help="So many requests a second each client may make; more wait.")
-@click.option("--insecure", is_flag=True, help="Give no tokens: for dataservers that are told the same.")
+@click.option("--no-tokens", is_flag=True, help="Give no tokens: for dataservers that are told the same.")
+@insecure_servers.option
 @command_line.encryption_option
 @command_line.identity_option("This nameserver's")
 @click.option("--audit-log", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
@@ -212,11 +214,12 @@ def _answers(address: str, identity: Path | None) -> bool:
 @prometheus.OPTION
 @logs.OPTION
 def command(listen: str, directory: Path, new: bool, force: bool, etcd: str, etcd_identity: Path | None,
-            etcd_prefix: str, controller: str, identity: Path | None, audit_log: Path | None, metrics: str | None,
-            request_rate: float, log_level: str, **namespace: Any) -> None:
+            etcd_prefix: str, controller: str, identity: Path | None, insecure: str | None, audit_log: Path | None,
+            metrics: str | None, request_rate: float, log_level: str, **namespace: Any) -> None:
     """Keep the namespace of a Speedwell installation: names, attributes and replicas of files."""
     logs.configure(log_level)
     tracing.start("speedwell-nameserver", listen)
+    insecure_servers.check(identity, insecure, listen=parse_address(listen, "--listen", lowest_port=0)[0])
     run(listen, directory, namespace_settings(namespace), etcd=etcd.split(",") if etcd else (),
         etcd_prefix=etcd_prefix, new=new, force=force, controller=controller, metrics_address=metrics,
         identity_directory=identity, audit_log=audit_log, etcd_identity=etcd_identity,

@@ -70,7 +70,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         self._namespace = Namespace(self.outcomes, now_ns=clock_ns(), age_ns=lambda now_ns: self._age.now_ns(),
                                     deletion_grace_ns=int(settings.deletion_grace_seconds * 1e9))
         self._registry = Registry(store, now_seconds=clock_seconds(), lease_seconds=settings.lease_seconds)
-        keys = TokenKeys(store, settings.token_seconds, insecure=settings.insecure, revoked=revoked)
+        keys = TokenKeys(store, settings.token_seconds, insecure=settings.no_tokens, revoked=revoked)
         self.grants = Grants(self._namespace, keys, lambda: self.provenance.is_rolled_back, clock_ns)
         self._mirrors = Mirrors(store, self._registry, settings.mirrors, doubt=doubt,
                                 grace_seconds=settings.recovery_grace_seconds
@@ -363,7 +363,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                 awaited_inventories=self.provenance.awaited(now), fsync=self._settings.fsync,
                 min_replicas=self._settings.min_replicas,
                 unwritable=self._recovery.unwritable, acls=self._namespace.has_acls,
-                insecure=["nameserver"] if self._settings.insecure else (),
+                insecure=["nameserver"] if self._settings.no_tokens else (),
                 encrypts_data=self._settings.encrypt_data, release=release(),
                 placed_by_controller=self.questions.counts,
                 mirrors=() if self._mirrors is None else self._mirrors.statuses())

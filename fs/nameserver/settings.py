@@ -35,7 +35,7 @@ class Settings:
     min_replicas: int = DEFAULT_MIN_REPLICAS
     fsync: str = DEFAULT_FSYNC
     token_seconds: float = DEFAULT_TOKEN_SECONDS
-    insecure: bool = False
+    no_tokens: bool = False
     encrypt_data: bool = False
 
     def least(self, replication: int) -> int:

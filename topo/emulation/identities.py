@@ -42,7 +42,7 @@ def remove(directory: Path) -> None:
 
 def options(identities: Path | None) -> list[str]:
     """Of speedwell-controller."""
-    return ["--identity", str(identities / CONTROLLER)] if identities else []
+    return ["--identity", str(identities / CONTROLLER)] if identities else ["--insecure=fabric"]
 
 
 def url(identities: Path | None) -> str:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from speedwell.fs import insecure
+
 PROGRAM = str(Path(sys.executable).with_name("speedwell-controller"))
 ANY_PORTS = ("--openflow-port", "0", "--rest-port", "0")
 
@@ -19,7 +21,7 @@ ANY_PORTS = ("--openflow-port", "0", "--rest-port", "0")
 @contextmanager
 def controller(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen([PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               env={"PATH": "/usr/bin:/bin", **environment})
+                               env={"PATH": "/usr/bin:/bin", insecure.VARIABLE: insecure.LOOPBACK, **environment})
     try:
         yield process
     finally:

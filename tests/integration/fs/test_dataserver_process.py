@@ -38,7 +38,7 @@ FILE_ID = "0123abcd-0000-4000-8000-00000000000a"
 
 def daemon(directory: Path, *options: str) -> Daemon:
     directory.mkdir(exist_ok=True)
-    return Daemon("d0", [str(SCRIPTS / "speedwell-dataserver"), "--id", "d0", "--insecure",
+    return Daemon("d0", [str(SCRIPTS / "speedwell-dataserver"), "--id", "d0", "--no-tokens",
                          "--nameserver", "127.0.0.1:1", "--directory", str(directory / "data"), *options],
                   directory / "log")
 

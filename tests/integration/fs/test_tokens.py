@@ -216,8 +216,8 @@ def test_handles_outlive_tokens_and_keys_and_the_nameserver(tmp_path: Path) -> N
 
 
 def test_an_insecure_installation_serves_everybody_and_says_so(tmp_path: Path) -> None:
-    with LocalCluster(tmp_path, dataservers=1, nameserver_arguments=("--insecure",),
-                      dataserver_arguments=("--insecure",)) as cluster:
+    with LocalCluster(tmp_path, dataservers=1, nameserver_arguments=("--no-tokens",),
+                      dataserver_arguments=("--no-tokens",)) as cluster:
         client = cluster.client()
         client.create("/f")
         client.append("/f", DATA)
@@ -227,7 +227,7 @@ def test_an_insecure_installation_serves_everybody_and_says_so(tmp_path: Path) -
         assert list(client.statistics().insecure) == ["nameserver", "d0"]
         status = subprocess.run([str(SCRIPTS / "speedwell"), "status", "--nameserver", cluster.nameserver.address],
                                 capture_output=True, text=True, check=True)
-        assert "without tokens (--insecure): nameserver, d0" in status.stdout
+        assert "without tokens (--no-tokens): nameserver, d0" in status.stdout
 
 
 @pytest.mark.full

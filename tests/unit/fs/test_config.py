@@ -43,11 +43,11 @@ def test_a_file_says_what_options_say(tmp_path: Path) -> None:
         replication = 2
         chunk_size = "1MiB"
         lease = 2.5
-        insecure = true
+        no_tokens = true
     """))
     assert said == nameserver.make_context("x", [
         "--directory", "/srv/names", "--listen", "10.0.0.1:7400", "--replication", "2", "--chunk-size", "1MiB",
-        "--lease", "2.5", "--insecure"]).params
+        "--lease", "2.5", "--no-tokens"]).params
 
 
 def test_options_come_before_the_file(tmp_path: Path) -> None:
@@ -68,8 +68,8 @@ def test_an_option_that_may_be_repeated_is_a_list(tmp_path: Path) -> None:
     ("rebuild_from_what_is_there = true", "there is no setting"),
     ('directory = "/d"\nreplication = "many"', "--replication"),
     ('directory = "/d"\nreplication = true', "replication: True is not a text or number"),
-    ('directory = "/d"\ninsecure = "yes"', "insecure: 'yes' is not true or false"),
-    ('directory = "/d"\ninsecure = 1', "insecure: 1 is not true or false"),
+    ('directory = "/d"\nno_tokens = "yes"', "no_tokens: 'yes' is not true or false"),
+    ('directory = "/d"\nno_tokens = 1', "no_tokens: 1 is not true or false"),
     ('directory = ["/d"]', "directory: ['/d'] is not a text or number"),
     ('directory = {a = 1}', "is not a text or number"),
     ('directory = "/d"\nchunk_size = -5', "--chunk-size"),
@@ -115,7 +115,7 @@ def test_the_schema_agrees_with_the_check() -> None:
     schema = config.schema(daemon("dataserver"))
     good = {"id": "a", "listen": "h:1", "nameserver": "h:2", "directory": ["/d"], "recovery_rate": "8MiB/s"}
     jsonschema.validate(good, schema)
-    for wrong in ({**good, "scrub_rate": "fast"}, {**good, "insecure": 1}, {**good, "directory": "/d"},
+    for wrong in ({**good, "scrub_rate": "fast"}, {**good, "no_tokens": 1}, {**good, "directory": "/d"},
                   {**good, "more": 1}, {"id": "a"}, {**good, "log_level": "loud"}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(wrong, schema)

@@ -19,7 +19,7 @@ from speedwell.cluster import parts, units
 from speedwell.cluster.cli import speedwell
 from speedwell.cluster.errors import InvalidSetting
 from speedwell.cluster.processes import Processes
-from speedwell.fs import systemd
+from speedwell.fs import insecure, systemd
 from speedwell.fs.identity import joining, roles
 from speedwell.fs.identity import main as certificates
 from speedwell.fs.identity.authority import Authority
@@ -40,7 +40,8 @@ def told(tmp_path: Path) -> Iterator[socket.socket]:
 @contextmanager
 def service(told: socket.socket, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen([sys.executable, "-m", f"speedwell.{arguments[0]}", *map(str, arguments[1:])],
-                          env={**WATCHDOG, "NOTIFY_SOCKET": told.getsockname(), "PATH": "/usr/bin:/bin"},
+                          env={**WATCHDOG, "NOTIFY_SOCKET": told.getsockname(), "PATH": "/usr/bin:/bin",
+                               insecure.VARIABLE: insecure.LOOPBACK},
                           stdout=subprocess.DEVNULL) as process:
         try:
             yield process
