@@ -97,6 +97,7 @@ def etcd_options(name: str, data: Path, host: str, member: EtcdMember, cluster: 
     return {"name": name, "data-dir": str(data), "logger": "zap",
             "listen-client-urls": client, "advertise-client-urls": client,
             "listen-peer-urls": peer, "initial-advertise-peer-urls": peer, "initial-cluster": cluster,
+            "grpc-keepalive-min-time": "1s",    # nameservers ask every two seconds whether a member lives
             "max-txn-ops": str(LARGEST_TRANSACTION), "quota-backend-bytes": str(LARGEST_DATABASE_BYTES),
             **(_tls(identity, member.metrics_port) if member.metrics_port else {})}
 

@@ -42,7 +42,8 @@ class EtcdCluster:
                 *self._prefixes[number], "etcd", "--name", f"m{number}", "--data-dir", f"{self._data}/{number}",
                 "--listen-client-urls", url, "--advertise-client-urls", url,
                 "--listen-peer-urls", self._peers[number], "--initial-advertise-peer-urls", self._peers[number],
-                "--initial-cluster", cluster, "--max-txn-ops", "100000"],
+                "--initial-cluster", cluster, "--max-txn-ops", "100000",
+                "--grpc-keepalive-min-time", "1s"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def kill(self, number: int) -> None:

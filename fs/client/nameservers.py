@@ -31,8 +31,9 @@ REBUILDING_PAUSE_SECONDS = 0.2
 REBUILDING_PATIENCE = 24
 """So many times its usual time a call waits for a nameserver that says it is getting its namespace back."""
 
-TAKEOVER_SECONDS = 10.0
-"""How long a call waits by default where a nameserver that dies is followed by another."""
+TAKEOVER_SECONDS = 20.0
+"""How long a call waits by default where a nameserver that dies is followed by another. Where a member of etcd fails
+with its machine that takes six seconds if nothing else runs."""
 
 
 def parse_addresses(nameserver: str) -> tuple[str, ...]:

@@ -23,7 +23,8 @@ _UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, 
 _CHANNEL_OPTIONS = [
     *RECONNECTION, ("grpc.max_receive_message_length", -1),
     ("grpc.lb_policy_name", "round_robin"),
-    ("grpc.keepalive_time_ms", 2000), ("grpc.keepalive_timeout_ms", 1000)]
+    # also while nothing comes: a follower must notice that the machine is gone from which it hears of a dead leader
+    ("grpc.keepalive_time_ms", 2000), ("grpc.keepalive_timeout_ms", 1000), ("grpc.http2.max_pings_without_data", 0)]
 
 
 class EtcdClient:
