@@ -46,6 +46,8 @@ COMMANDS = {
     "bench": ("cluster.commands.bench", "bench", "Measure how fast files are written, read, looked up and removed"
               " in DIRECTORY."),
     "warmup": ("cluster.commands.warmup", "warmup", "Have the dataservers read files into their memory."),
+    "backup": ("cluster.commands.backup", "backup", "Write names, attributes and contents to FILE."),
+    "restore": ("cluster.commands.backup", "restore", "Make what `speedwell backup` has written to FILE."),
     "dump": ("cluster.commands.dump", "dump", "Write the namespace to FILE, a JSON document a line."),
     "load": ("cluster.commands.dump", "load", "Fill the namespace of a new installation from FILE."),
     "fsck": ("cluster.commands.fsck", "fsck", "Check that every file's content lies where it should."),

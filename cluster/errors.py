@@ -50,3 +50,7 @@ class ControllerSilent(ClusterError):
 
 class InvalidDump(ClusterError):
     """A file is not a namespace's dump, or is damaged; the message names the line."""
+
+
+class InvalidArchive(ClusterError):
+    """A file is not a backup, or is damaged."""

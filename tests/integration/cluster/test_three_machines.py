@@ -49,7 +49,6 @@ def test_the_page_s_commands_do_what_it_says(site: dict[str, Machine]) -> None:
             assert "started etcd" in printed and "while more than half of these machines run" in printed
     assert ran == list("abacadadta"), ran
     assert "revoked" in printed
-    wait_until(lambda: site["a"].run("speedwell stat /ls").count(":7500") == 3, 60, "a replica is missing")
     site["a"].run("speedwell get /ls - | cmp - /bin/ls")
     site["c"].run("speedwell get /ls - | cmp - /bin/ls")
     assert site["c"].attempt("speedwell rm /ls").returncode == 1    # as a reader

@@ -1,0 +1,75 @@
+"""speedwell backup, speedwell restore"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+import click
+
+from speedwell.cluster.commands.connection import Target, connection_options
+from speedwell.cluster.progress import Meter
+from speedwell.fs import paths
+from speedwell.fs.units import counted
+
+STANDARD = "-"
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+@click.option("--from", "directory", metavar="PATH", default="/", show_default=True, help="What is below this "
+              "directory.")
+@connection_options
+def backup(file: str, directory: str, target: Target) -> None:
+    """Write names, attributes and contents to FILE.
+
+    That is a tar archive; `-` is standard output. It has modes, owners, times of change, extended attributes, hard
+    and symbolic links; not quotas (`speedwell dump` has them), nor what lies in the trash. Programs go on meanwhile:
+    each file is as it was when it was read. FILE gets its name when it is complete.
+    """
+    from speedwell.cluster import archive
+
+    place = Path(file)
+    with target.connect(for_bytes=True) as client, ExitStack() as cleanup:
+        stream: IO[bytes] = sys.stdout.buffer
+        new = place.with_name(f".{place.name}.{os.getpid()}")
+        if file != STANDARD:
+            stream = cleanup.enter_context(new.open("wb"))
+            cleanup.callback(new.unlink, missing_ok=True)
+        meter = cleanup.enter_context(Meter(place.name, None))
+        count = archive.write(client, client.follow(directory), stream, meter.advance,
+                              lambda message: click.echo(f"speedwell: {message}", err=True))
+        stream.flush()
+        if file != STANDARD:
+            os.fsync(stream.fileno())
+            new.replace(place)
+    click.echo(f"{counted(count, 'file')} and directories in "
+               f"{'standard output' if file == STANDARD else place}", err=True)
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+@click.option("--to", "directory", metavar="PATH", default="/", show_default=True,
+              help="Make it below this directory.")
+@connection_options
+def restore(file: str, directory: str, target: Target) -> None:
+    """Make what `speedwell backup` has written to FILE.
+
+    `-` is standard input. Any installation will do. A file appears when it is complete, and replaces one that has its
+    name; what else is there stays. If it was interrupted, begin again. Only root gives files to their owners.
+    """
+    from speedwell.cluster import archive
+    from speedwell.cluster.errors import InvalidArchive
+
+    with ExitStack() as cleanup:
+        stream = sys.stdin.buffer if file == STANDARD else cleanup.enter_context(Path(file).open("rb"))
+        client = cleanup.enter_context(target.connect(for_bytes=True))
+        meter = cleanup.enter_context(Meter(paths.display(os.fsencode(file)), None))
+        try:
+            count = archive.read(client, client.follow(directory), stream, meter.advance)
+        except InvalidArchive as error:
+            raise InvalidArchive(f"{file}: {error}") from None
+    click.echo(f"{counted(count, 'file')} and directories restored", err=True)
