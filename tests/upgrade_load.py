@@ -1,4 +1,4 @@
-"""Appends to a file of its own and to a shared one, changes, makes and renames others, and reads all of them back,
+"""Appends to a file of its own and to a shared one, makes, changes and renames others, and reads all of them back,
 until standard input ends.
 
     python tests/upgrade_load.py MODULE NAMESERVER NAME
@@ -12,12 +12,17 @@ import select
 import sys
 from typing import Any
 
-RECORD_BYTES = 20_000
+RECORD_BYTES, OTHER_BYTES, CHANGED_AT = 20_000, 200_000, 70_000
 
 
 def record(name: str, number: int) -> bytes:
     """The same for the one who checks it afterwards."""
     return f"{name} {number} ".encode().ljust(RECORD_BYTES, b".")
+
+
+def changed(data: bytes) -> bytes:
+    """What NAME-changed holds after a record."""
+    return bytes(CHANGED_AT) + data + bytes(OTHER_BYTES - CHANGED_AT - len(data))
 
 
 def read(client: Any, path: str, offset: int, size: int) -> bytes:
@@ -30,8 +35,6 @@ def main(module: str, nameserver: str, name: str) -> None:
     with importlib.import_module(module).Client(nameserver) as client:
         client.create("/shared")
         client.create(f"/{name}")
-        client.create(f"/{name}-changed")
-        client.append(f"/{name}-changed", bytes(200_000))
         number = 0
         while not select.select([sys.stdin], [], [], 0.05)[0]:
             data = record(name, number)
@@ -40,14 +43,12 @@ def main(module: str, nameserver: str, name: str) -> None:
             number += 1
             assert read(client, f"/{name}", 0, (number + 1) * RECORD_BYTES)[-RECORD_BYTES:] == data, "its own file"
             assert read(client, "/shared", offset, RECORD_BYTES) == data, "the shared file"
-            changed = client.change(f"/{name}-changed", changes(
-                [(70_000, 70_000 + RECORD_BYTES)], lambda channel, data=data: channel.send_bytes([data])))
-            client.sync(changed)
-            assert read(client, f"/{name}-changed", 70_000, RECORD_BYTES) == data, "the changed file"
             client.create(f"/{name}-new")
-            client.append(f"/{name}-new", data)
-            client.rename(f"/{name}-new", f"/{name}-renamed")
-            assert read(client, f"/{name}-renamed", 0, RECORD_BYTES + 1) == data, "the renamed file"
+            client.append(f"/{name}-new", bytes(OTHER_BYTES))
+            client.sync(client.change(f"/{name}-new", changes([(CHANGED_AT, CHANGED_AT + RECORD_BYTES)],
+                                                              lambda channel, data=data: channel.send_bytes([data]))))
+            client.rename(f"/{name}-new", f"/{name}-changed")
+            assert read(client, f"/{name}-changed", 0, OTHER_BYTES) == changed(data), "the changed file"
             print(offset, flush=True)
 
 
