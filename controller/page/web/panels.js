@@ -196,7 +196,7 @@ function storage(app, frame) {
     table(["dataserver", "state", "fill", "#free", "#replicas"], said.dataservers.map((each) => {
       const used = each.capacity_bytes - each.available_bytes;
       const state = !each.alive ? `dead, ${age(each.heard_seconds_ago)}` : each.failed_directories
-        ? `${each.failed_directories} disks failed` : each.draining ? "draining" : "alive";
+        ? `${each.failed_directories} ${each.failed_directories > 1 ? "disks" : "disk"} failed` : each.draining ? "draining" : "alive";
       return {
         key: `dataserver ${each.id}`, pick: () => numbers.has(each.host) && app.pick({ kind: "node", node: numbers.get(each.host) }),
         cells: [each.id, h("span", { className: state === "alive" ? "" : "bad" }, state),

@@ -143,7 +143,7 @@ def test_storage_says_who_leads_and_shows_who_needs_care_first(page: Browser) ->
     states = page.value("[...document.querySelectorAll('#panel table:last-of-type tbody tr')].map("
                         "(row) => row.cells[1].innerText)")
     assert len(states) == 64 and set(states[3:]) == {"alive"}
-    assert states[0].startswith("dead") and states[1:3] == ["1 disks failed", "draining"]
+    assert states[0].startswith("dead") and states[1:3] == ["1 disk failed", "draining"]
     fill = page.value("[...document.querySelectorAll('#panel meter')].slice(3).map((each) => each.value)")
     assert fill == sorted(fill, reverse=True) and fill[0] > fill[-1]
 
