@@ -26,7 +26,7 @@ def document() -> dict[str, Any]:
     with tempfile.NamedTemporaryFile() as key:
         key.write(b"k" * 32)
         key.flush()
-        with controller_process("--coflow-key-file", key.name) as controller:
+        with controller_process("--insecure", "--coflow-key-file", key.name) as controller:
             served: dict[str, Any] = controller.get("/openapi.json")
             return served
 
