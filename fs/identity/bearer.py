@@ -5,14 +5,12 @@
 """
 
 import hashlib
-import json
 import secrets
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from speedwell.fs.errors import IdentityError
 from speedwell.fs.identity import files, register
 from speedwell.fs.identity.roles import CONTROLLER, OPERATOR, READER, checked_name
 
@@ -38,12 +36,7 @@ def digest(token: str) -> str:
 
 def known(directory: Path) -> dict[str, Bearer]:
     """By their hash, those that `directory`, an authority's or a controller's, knows. Raises IdentityError."""
-    try:
-        return {hashed: Bearer(**each) for hashed, each in files.read_json(directory / TOKENS).items()}
-    except FileNotFoundError:
-        return {}
-    except TypeError:
-        raise IdentityError(f"{directory / TOKENS} is damaged") from None
+    return files.read_records(directory / TOKENS, Bearer)
 
 
 def issue(directory: Path, name: str, role: str = READER, validity_seconds: float = VALIDITY_SECONDS) -> Path:
@@ -81,7 +74,7 @@ def revoke(directory: Path, name: str) -> bool:
 
 def spread(directory: Path) -> None:
     """Have all controllers of the authority in `directory` know its tokens."""
-    content = _as_json(known(directory))
+    content = files.as_json(known(directory))
     controllers = {each.name for each in register.read(directory)[0] if each.role == CONTROLLER}
     files.replace_others((directory / name / TOKENS, content) for name in controllers if (directory / name).is_dir())
 
@@ -91,9 +84,5 @@ def _without(directory: Path, name: str) -> dict[str, Bearer]:
 
 
 def _save(directory: Path, tokens: dict[str, Bearer]) -> None:
-    files.replace(directory / TOKENS, _as_json(tokens))
+    files.replace(directory / TOKENS, files.as_json(tokens))
     spread(directory)
-
-
-def _as_json(tokens: dict[str, Bearer]) -> bytes:
-    return json.dumps({hashed: asdict(each) for hashed, each in tokens.items()}).encode()

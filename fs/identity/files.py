@@ -3,13 +3,15 @@
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from speedwell.fs.errors import IdentityError
 
+T = TypeVar("T")
 CERTIFICATE = "identity.pem"
 """Certificate and key in one file, so that both change at once."""
 
@@ -94,6 +96,21 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise IdentityError(f"{path} is damaged")
     return document
+
+
+def read_records(path: Path, kind: type[T]) -> dict[str, T]:
+    """Dataclasses of one kind, by their names; none where there is no file. Raises IdentityError if it is damaged."""
+    try:
+        return {name: kind(**each) for name, each in read_json(path).items()}
+    except FileNotFoundError:
+        return {}
+    except TypeError:
+        raise IdentityError(f"{path} is damaged") from None
+
+
+def as_json(records: Mapping[str, Any]) -> bytes:
+    """What `read_records` reads."""
+    return json.dumps({name: asdict(each) for name, each in records.items()}).encode()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -202,12 +202,7 @@ def _digest(keys: Mapping[str, ec.EllipticCurvePublicKey]) -> str:
 
 
 def _known(directory: Path) -> dict[str, Invitation]:
-    try:
-        return {hashed: Invitation(**each) for hashed, each in files.read_json(directory / INVITATIONS).items()}
-    except FileNotFoundError:
-        return {}
-    except TypeError:
-        raise IdentityError(f"{directory / INVITATIONS} is damaged") from None
+    return files.read_records(directory / INVITATIONS, Invitation)
 
 
 def _kept(directory: Path) -> dict[str, Invitation]:
@@ -216,5 +211,4 @@ def _kept(directory: Path) -> dict[str, Invitation]:
 
 
 def _save(directory: Path, invitations: Mapping[str, Invitation]) -> None:
-    files.replace(directory / INVITATIONS,
-                  json.dumps({hashed: asdict(each) for hashed, each in invitations.items()}).encode())
+    files.replace(directory / INVITATIONS, files.as_json(invitations))
