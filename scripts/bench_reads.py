@@ -86,7 +86,7 @@ class ControllerUnderTest:
 
     def _start(self, command: list[str], directory: Path) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(command, cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                   stderr=self._log)
+                                   stderr=self._log, env={**os.environ, "SPEEDWELL_INSECURE": "loopback"})
         self._processes.callback(_end, process)
         return process
 

@@ -30,7 +30,8 @@ class PlacingCluster:
 def placing_cluster(directory: Path) -> Iterator[PlacingCluster]:
     """Serves, and the controller has answered once. Dataservers say they are on hosts of a fabric, two to a rack."""
     with ExitStack() as cleanup:
-        controller = subprocess.Popen([SCRIPTS / "speedwell-controller", "--openflow-port", "0", "--rest-port", "0"],
+        controller = subprocess.Popen([SCRIPTS / "speedwell-controller", "--insecure", "--openflow-port", "0",
+                                       "--rest-port", "0"],
                                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         cleanup.callback(controller.wait)
         cleanup.callback(controller.kill)
