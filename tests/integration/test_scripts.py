@@ -12,8 +12,8 @@ BRIEF = {
     "bench-append": "--size-mib 4 --runs 1",
     "bench-coflow": "--coflows 20 --flows 2 --decisions 5",
     "bench-decision": "--pods 2 --racks 2 --flows 20 --decisions 100 --runs 1",
-    "bench-metadata": "--clients 1 --count 10 --runs 1",
-    "bench-stream": "--size-mib 4 --runs 1",
+    "bench-metadata": "--clients 1 --count 10 --runs 1 --identity",
+    "bench-stream": "--size-mib 4 --runs 1 --identity",
     "fuzz": "--seconds 1 host-agents",
 }
 LONG = {

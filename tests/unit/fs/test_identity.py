@@ -98,6 +98,33 @@ def test_a_frame_of_many_tls_records_arrives_whole(authority: Authority) -> None
     receiver.close()
 
 
+def test_what_has_come_is_not_left_lying_and_what_is_held_back_goes_with_the_bytes_after_it(
+        authority: Authority) -> None:
+    server, client = Identity(authority.directory / "ns"), Identity(authority.directory / "op")
+    mine, theirs = shake(server, client)
+    ours, sender = (SecureChannel(mine, client, peer_of(mine.session)),
+                    SecureChannel(theirs, server, peer_of(theirs.session)))
+    ours.is_local = sender.is_local = False
+    message = CallReply(message="first")
+    sender.send(message, more=True)
+    assert not ours.is_readable(0) and ours.is_idle()
+    sender.send_bytes([b"some", b"more" * 50_000])
+    assert ours.is_readable(5) and not ours.is_idle()
+    assert ours.receive(CallReply) == message
+    some = memoryview(bytearray(4))
+    ours.receive_all(some)
+    assert some == b"some"
+    assert ours.is_pending and ours.is_readable(0) and not ours.is_idle()
+    rest = memoryview(bytearray(200_000))
+    ours.receive_all(rest)
+    assert rest == b"more" * 50_000
+    assert not ours.is_pending and ours.is_idle()
+    sender.close()
+    with pytest.raises(ConnectionLost, match="closed the connection"):
+        ours.receive_some(rest)
+    ours.close()
+
+
 def test_a_silent_peer_and_one_that_reads_nothing_are_given_up(authority: Authority) -> None:
     server, client = Identity(authority.directory / "ns"), Identity(authority.directory / "op")
     mine, theirs = shake(server, client)
