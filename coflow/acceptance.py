@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from speedwell.coflow.errors import InvalidReport
@@ -11,6 +12,7 @@ WINDOW = 64
 """How far a datagram may be overtaken by others of its sender."""
 MAX_ENTRIES = 200_000
 """Senders and flows that are remembered, a few hundred bytes each."""
+ALLOWED_SKEW_SECONDS = 30.0
 MOMENT_BITS = 16
 """Times are told apart by moments of so many bits of microseconds: 65 ms."""
 
@@ -47,12 +49,14 @@ class Acceptance:
     that is not known is believed only with a later time than theirs: one that was forgotten is known again with its
     next report, and none of its old ones is taken twice.
 
-    What was taken can be taken once more only if our clock is set back, or, where this object takes the place of
-    another one, if its sender's clock was ahead of ours then: nothing from before `begun_unix` is believed.
+    What was taken can be taken once more only if our clock is set back. Where this object takes the place of another
+    one nothing from before `begun_unix` is believed, which has to be later than what was told to that one.
     """
 
-    def __init__(self, allowed_skew_seconds: float = 30.0, max_entries: int = MAX_ENTRIES, *,
-                 begun_unix: float = 0.0) -> None:
+    def __init__(self, allowed_skew_seconds: float = ALLOWED_SKEW_SECONDS, max_entries: int = MAX_ENTRIES, *,
+                 begun_unix: float = 0.0, note_time: Callable[[float, float], None] | None = None) -> None:
+        """`note_time` is told of each report, before it counts, its sender's time and ours."""
+        self._note_time = note_time
         self._allowed_skew_seconds = allowed_skew_seconds
         self._max_entries = max_entries
         self._senders: dict[_Key, _Sender] = {}
@@ -68,6 +72,8 @@ class Acceptance:
         """What is new in a report: flows of which nothing later was heard. Raises InvalidReport."""
         if abs(report.sent_at_microseconds / 1e6 - now_unix) > self._allowed_skew_seconds:
             raise InvalidReport("stale", "its clock is too far from ours")
+        if self._note_time is not None:
+            self._note_time(report.sent_at_microseconds / 1e6, now_unix)
         key, moment = (report.coflow_id, report.sender), report.sent_at_microseconds >> MOMENT_BITS
         sender = self._senders.get(key)
         if sender is not None and moment < sender.believed_from:

@@ -19,7 +19,7 @@ from ryu.controller.handler import set_ev_cls
 from ryu.lib import hub
 
 from speedwell.coflow import host_heartbeat
-from speedwell.coflow.acceptance import Acceptance
+from speedwell.coflow.acceptance import ALLOWED_SKEW_SECONDS, Acceptance
 from speedwell.coflow.errors import InvalidReport, InvalidSetting
 from speedwell.coflow.host_heartbeat import HostHeartbeat
 from speedwell.coflow.report import MAX_DATAGRAM_BYTES, decode
@@ -31,6 +31,7 @@ from speedwell.controller.coflows.metrics import CoflowMetrics
 from speedwell.controller.coflows.minimum_rates import with_minimum_rates
 from speedwell.controller.coflows.planning import Assignments, CoflowPlan, CoflowPlanner, CoflowUpdates
 from speedwell.controller.coflows.policies import compile_policy, make_scheduler
+from speedwell.controller.coflows.told_times import ToldTimes
 from speedwell.controller.counters.host_heartbeats import EventHostCounted, HostCounted
 from speedwell.controller.counters.poller import EventMeasured
 from speedwell.controller.errors import ControllerError, InvalidSettings, UnknownCoflow
@@ -87,7 +88,8 @@ class Coflows(Application):
             self._key = read_key(settings.coflow_key_file)
         except InvalidSetting as error:
             raise InvalidSettings(str(error)) from None
-        self._acceptance = Acceptance(begun_unix=time.time())
+        told = ToldTimes(settings.coflow_key_file.with_name(settings.coflow_key_file.name + ".told"))
+        self._acceptance = Acceptance(begun_unix=told.begun(time.time(), ALLOWED_SKEW_SECONDS), note_time=told.note)
         compile_policy(settings.coflow_policy)
         self.book = CoflowBook(settings.coflow_expiry_seconds, settings.coflow_stall_seconds)
         self.planner = CoflowPlanner(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from speedwell.coflow import Flow, FlowReport, InvalidReport, Report
 from speedwell.coflow.acceptance import WINDOW, Acceptance
+from speedwell.controller.coflows.told_times import ToldTimes
 
 NOW = 1_700_000_000.0
 FLOW = Flow("10.0.0.1", "10.0.1.1", 7100, 40000)
@@ -142,6 +144,34 @@ def test_a_clock_that_is_set_back_shuts_nobody_out() -> None:
     for sender in (1, 2, 3):
         acceptance.accept(report(1, sender=sender, at=NOW + 3600 + sender), NOW + 3600)
     assert acceptance.accept(report(1, sender=4, at=NOW), NOW)
+
+
+def test_what_a_sender_whose_clock_is_ahead_told_is_not_taken_again_after_a_restart(tmp_path: Path) -> None:
+    def started(now: float) -> Acceptance:
+        told = ToldTimes(tmp_path / "told")
+        return Acceptance(begun_unix=told.begun(now, 30.0), note_time=told.note)
+
+    before, ahead = started(NOW), [report(number, at=NOW + at) for number, at in enumerate((20, 20.5, 29.9), 1)]
+    for each in ahead:
+        assert before.accept(each, NOW)
+    after = started(NOW + 1)
+    for moment in (1.0, 20.0, 50.0):
+        for each in ahead:
+            with pytest.raises(InvalidReport):
+                after.accept(each, NOW + moment)
+    assert after.accept(report(4, at=NOW + 32), NOW + 2), "its sender goes on"
+    assert after.accept(report(1, sender=2, at=NOW + 51), NOW + 51)
+
+
+@pytest.mark.parametrize("kept", [b"", b"\xff", b"nan", b"1e300"])
+def test_with_good_clocks_or_a_damaged_record_nobody_waits_after_a_restart(tmp_path: Path, kept: bytes) -> None:
+    place = tmp_path / "told"
+    first = Acceptance(begun_unix=NOW, note_time=ToldTimes(place).note)
+    assert first.accept(report(1, at=NOW + 0.05), NOW)
+    assert not place.exists()
+    place.write_bytes(kept)
+    begun = ToldTimes(place).begun(NOW + 1, 30.0)
+    assert begun == (NOW + 31 if kept == b"1e300" else NOW + 1)
 
 
 def test_nothing_that_another_one_may_have_seen_is_taken_by_the_next() -> None:
