@@ -33,7 +33,7 @@ REBUILDING_PATIENCE = 24
 
 TAKEOVER_SECONDS = 20.0
 """How long a call waits by default where a nameserver that dies is followed by another. Where a member of etcd fails
-with its machine that takes six seconds if nothing else runs."""
+with its machine that took 15 seconds on a busy one."""
 
 
 def parse_addresses(nameserver: str) -> tuple[str, ...]:
