@@ -2,6 +2,7 @@
 
 import http.client
 import ssl
+import time
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from speedwell.fs.identity.roles import CONTROLLER
 
 LEADER_HEADER = "Speedwell-Leader"
 """Of an answer of a controller that stands by, with status 503."""
+SILENT_SECONDS = 3.0
 
 
 class Controller:
@@ -41,10 +43,16 @@ class Controller:
         """Where the one is that led last."""
         return self._doors[self._asked]
 
-    def left(self, door: "_Door") -> None:
-        """That one does not lead, or does not answer."""
+    def left(self, door: "_Door", *, is_silent: bool = False) -> None:
+        """That one does not lead, or does not answer. Who was silent a moment ago is not asked in its place: if it
+        is gone, who stands by will lead before that one answers."""
+        now = time.monotonic()
+        if is_silent:
+            door.silent_until = now + SILENT_SECONDS
         if door is self.door:
-            self._asked = (self._asked + 1) % len(self._doors)
+            others = [(self._asked + step) % len(self._doors) for step in range(1, len(self._doors))]
+            self._asked = next((each for each in others if self._doors[each].silent_until <= now),
+                               others[0] if is_silent and others else self._asked)
 
     def __len__(self) -> int:
         return len(self._doors)
@@ -53,6 +61,7 @@ class Controller:
 class _Door:
     def __init__(self, url: str, identity: Path | str | None) -> None:
         self.url = url
+        self.silent_until = 0.0
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
@@ -118,8 +127,9 @@ class _ToLeader(_Connection):
             try:
                 return super().connect()
             except OSError as error:
-                self._controller.left(self.door)
-                if isinstance(error, TimeoutError) or not left:
+                is_silent = isinstance(error, TimeoutError)
+                self._controller.left(self.door, is_silent=is_silent)
+                if is_silent or not left:
                     raise
 
     def request(self, *arguments: Any, **options: Any) -> None:
@@ -130,7 +140,7 @@ class _ToLeader(_Connection):
 
     def getresponse(self) -> http.client.HTTPResponse:
         response = self._response()
-        if _stands_by(response):
+        if _stands_by(response) and self.door is not self._controller.door:
             self.close()
             self.request(*self._requested[0], **self._requested[1])
             response = self._response()
@@ -140,7 +150,7 @@ class _ToLeader(_Connection):
         try:
             response = super().getresponse()
         except TimeoutError:
-            self._controller.left(self.door)
+            self._controller.left(self.door, is_silent=True)
             raise
         if _stands_by(response):
             self._controller.left(self.door)

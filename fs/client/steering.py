@@ -27,7 +27,8 @@ from speedwell.fs.proto.speedwell_pb2 import Replica
 log = logging.getLogger(__name__)
 
 PAUSE_AFTER_FAILURE_SECONDS = 1.5
-"""A controller that did not answer is not asked again for so long: else each file would wait for it."""
+"""A controller that did not answer is not asked again for so long: else each file would wait for it. Of two, another
+one is asked after half of it."""
 
 LATE_ANSWER_SECONDS = 2.0
 NEWS_SECONDS = 1.0
@@ -186,7 +187,7 @@ class Steering:
         body = {"client": client_host, "client_ports": list(client_ports), "size_bytes": size_bytes,
                 "file_id": file_id, "most_parts": most_parts, "follows": follows, **self._policies,
                 "replicas": [{"host": replica.host, "port": replica.port} for replica in replicas]}
-        asked = _Question()
+        asked, door = _Question(), self._controller.door
         began = time.monotonic()
         try:
             answer = self._wait(self._workers.submit(tracing.carried(self._post), body, asked), asked)
@@ -200,7 +201,8 @@ class Steering:
             log.warning("reading without the controller: %s did not answer: %s", self._url,
                         # a time-out says nothing
                         reason(error) if str(error) else f"nothing within {self._timeout_seconds:g} s")
-            self._ask_again_at = time.monotonic() + PAUSE_AFTER_FAILURE_SECONDS
+            self._ask_again_at = time.monotonic() + PAUSE_AFTER_FAILURE_SECONDS / len(self._controller)
+            self._controller.left(door, is_silent=isinstance(error, FutureTimeout))
             placement = None
         except Refused as error:
             log.warning("the controller did not place a read: %s", error)

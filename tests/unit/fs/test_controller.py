@@ -94,6 +94,18 @@ def test_after_one_that_is_silent_the_next_request_goes_to_the_other() -> None:
         assert post(connection, b"2") == 200 and a.asked == [("/v1/reads", b"2")]
 
 
+def test_a_standby_is_asked_again_rather_than_one_that_was_silent_a_moment_ago() -> None:
+    with two() as (a, _), socket.create_server(("127.0.0.1", 0)) as silent:
+        a.leads = False
+        connection = Controller(f"http://127.0.0.1:{silent.getsockname()[1]},{a.url}").connect(0.2)
+        with pytest.raises(TimeoutError):
+            post(connection, b"1")
+        connection.close()
+        assert (post(connection, b"2"), post(connection, b"3")) == (503, 503)
+        a.leads = True
+        assert post(connection, b"4") == 200
+
+
 def test_where_none_leads_that_is_the_answer() -> None:
     with two() as (a, b):
         a.leads = b.leads = False
