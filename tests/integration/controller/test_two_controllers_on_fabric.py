@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.root, requires_etcd]
 MACHINES = ("r0h1", "r1h1")
 """The hosts whose namespaces are the controllers' machines; the others store and read."""
 TAKEOVER_SECONDS = 6.0
-"""Twice what is promised of a machine that has nothing else to do."""
+"""Twice what it is to take on a machine that has nothing else to do."""
 READ = "300,tcp,"
 """How the entries of reads begin."""
 PORTS = itertools.count(40000)
@@ -200,7 +200,7 @@ def test_switches_take_the_leader_for_their_master_and_the_other_for_a_slave(pai
         wait_until(lambda switch=switch.name: pair.roles(switch) == wanted, 20, f"{switch.name} has other roles")
 
 
-def test_reads_are_placed_within_three_seconds_after_the_leader_was_killed(pair: Pair, leader: str) -> None:
+def test_reads_of_a_client_are_steered_again_after_the_leader_was_killed(pair: Pair, leader: str) -> None:
     with pair.steering() as place:
         wait_until(place, 20, "the client's reads are not steered")
         pair.kill(leader)
