@@ -1,4 +1,4 @@
-"""A namespace as a file: a JSON document a line. docs/nameserver.md has the format.
+"""A namespace as a file: a JSON document a line. docs/reference/namespace-store.md has the format.
 
 The first line says what it is, the last one how many records there are and their checksum. Records are the messages
 of fs/proto/speedwell.proto as protobuf writes JSON, but names and targets of links are text; bytes that are not UTF-8

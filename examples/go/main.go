@@ -1,5 +1,5 @@
 // Lists a directory, writes a file from standard input, or reads one to standard output, with nothing of Speedwell but
-// its protocols: gRPC to the nameserver, frames to dataservers (docs/nameserver.md, docs/data-channel.md).
+// its protocols: gRPC to the nameserver, frames to dataservers (docs/reference/nameserver-interface.md, docs/reference/data-channel.md).
 package main
 
 import (

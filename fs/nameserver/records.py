@@ -1,4 +1,4 @@
-"""How the namespace lies in the store: keys and values (docs/nameserver.md has the table).
+"""How the namespace lies in the store: keys and values (docs/reference/namespace-store.md has the table).
 
 Integers in keys are big-endian, so that keys sort by their numbers. An inode's value is a message of
 fs/proto/speedwell.proto: a field that is added there needs no other change of the format.

@@ -92,7 +92,7 @@ def test_the_answers_are_those_of_frames_and_come_side_by_side(cluster: LocalClu
 
 
 def test_the_example_of_the_page_runs(cluster: LocalCluster) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "nameserver.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "nameserver-interface.md").read_text()
     [example] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     program = example.replace("/srv/identity/me", str(cluster.identity("reader"))).replace(
         "127.0.0.1:7400", cluster.nameserver.address)
