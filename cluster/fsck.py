@@ -59,6 +59,8 @@ class Problem:
     holders: tuple[str, ...] = ()
     path: str = ""
     """One of the file's names; empty if it has none any more (it is open, or in the trash)."""
+    unseen: bool = False
+    """Nothing is known to be wrong: this machine does not reach dataservers that may have it."""
 
 
 @dataclass
@@ -330,7 +332,8 @@ def _check_content(entry: ContentEntry, file_id: str, inventories: Mapping[str, 
     wanted = entry.content.replication
     if not good and size and unknown:
         problems.append(Problem("unreachable", entry.inode, file_id,
-                                f"its {units.size(size)} may be on {', '.join(unknown)}, which cannot be asked"))
+                                f"its {units.size(size)} may be on {', '.join(unknown)}, which cannot be asked",
+                                unseen=not unreachable.isdisjoint(unknown)))
     elif not good and size:
         problems.append(Problem("missing", entry.inode, file_id,
                                 f"none of {', '.join(entry.dataserver_ids)} holds its {units.size(size)}"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 CLEAN, REPAIRED, NOT_REPAIRED = 0, 1, 4
 POLL_SECONDS = 0.5
+UNSEEN_SHOWN = 10
 
 
 @click.command()
@@ -75,12 +77,16 @@ def _repaired(metadata: MetadataClient, result: Check, verify: bool, deadline: f
 
 
 def _print(result: Check, repaired: list[Problem]) -> None:
-    for problem in result.problems:
+    unseen = [problem for problem in result.problems if problem.unseen]
+    wrong = [problem for problem in result.problems if not problem.unseen]
+    for problem in [*wrong, *unseen[:UNSEEN_SHOWN]]:
         where = f" on {problem.dataserver_id}" if problem.dataserver_id else ""
         name = problem.path or (f"inode {problem.inode}" if problem.inode else "")
         echo(f"{problem.kind}{where}: {f'{name}, ' if name else ''}content {problem.file_id}: {problem.detail}")
-    for name in result.unreachable:
-        echo(f"not reached from this machine: dataserver {name}")
+    if len(unseen) > UNSEEN_SHOWN:
+        echo(f"unreachable: {len(unseen) - UNSEEN_SHOWN} more (--json names all)")
+    if result.unreachable:
+        echo(f"not reached from this machine: dataserver {', '.join(result.unreachable)}")
     for name in result.away:
         echo(f"away: dataserver {name}")
     for warning in result.warnings:
@@ -92,8 +98,10 @@ def _print(result: Check, repaired: list[Problem]) -> None:
     if result.quarantined:
         echo(f"in quarantine: {counted(len(result.quarantined), 'content')} that no file has "
              "(`speedwell quarantine list`)")
-    counts = ", ".join(f"{count} {kind}" for kind, count in result.counts.items() if count)
-    verdict = f"{counted(len(result.problems), 'problem')} ({counts})" if result.problems else (
+    kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(problem.kind for problem in wrong).items())
+    verdict = f"{counted(len(wrong), 'problem')} ({kinds})" if wrong else (
         "not all could be looked at" if result.unreachable else "to decide" if result.warnings else "clean")
+    if unseen:
+        verdict += f", {counted(len(unseen), 'file')} unreachable from this machine"
     echo(f"{counted(result.files, 'file')}, {counted(result.replicas, 'replica')}: {verdict}"
          + (f", {len(repaired)} repaired" if repaired else ""))

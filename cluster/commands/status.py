@@ -63,7 +63,7 @@ def status(context: click.Context, nameserver: str | None, directory: Path | Non
            as_json: bool) -> None:
     """Show processes, capacity, dataservers and mounts.
 
-    The exit code is 1 if something that should run does not.
+    The last lines say what is wrong, or that all is well. The exit code is 1 if something that should run does not.
     """
     one_installation(installation, directory)
     state = _gather(nameserver, directory, installation)
@@ -250,6 +250,8 @@ def _print(state: Status) -> None:
             echo(f"{process['name']} was started again {times}, the last time because {process['last_restart']}")
     for problem in state.problems:
         click.echo(f"speedwell: {problem}", err=True)
+    if not state.problems:
+        echo("all is well")
 
 
 def _print_statistics(statistics: dict[str, Any]) -> None:
@@ -287,8 +289,9 @@ def _print_servers(state: Status) -> None:
     for process in state.processes:
         server = servers.pop(process["name"].removeprefix("dataserver-"), None)
         memory = process["memory_bytes"]
+        role = "SILENT" if server and not server["alive"] else state.roles.get(process["address"], "running")
         rows.append((process["name"], str(process["pid"]) if process["alive"] else "",
-                     state.roles.get(process["address"], "running") if process["alive"] else "DEAD",
+                     role if process["alive"] else "DEAD",
                      units.size(memory) if memory else "", process["address"], server["rack"] if server else "",
                      units.size(server["available_bytes"]) if server else ""))
     for server in servers.values():

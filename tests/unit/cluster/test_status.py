@@ -1,0 +1,34 @@
+"""What `speedwell status` shows."""
+
+import pytest
+
+from speedwell.cluster.commands.status import Status, _document, _print, _print_servers, _print_statistics
+from speedwell.fs.proto.speedwell_pb2 import DataserverStatus, Replica, StatisticsReply
+
+
+def server(name: str, release: str, alive: bool = True) -> DataserverStatus:
+    return DataserverStatus(server=Replica(dataserver_id=name, alive=alive), release=release)
+
+
+def test_it_names_who_is_of_which_release_until_all_that_live_are_of_one(capsys: pytest.CaptureFixture[str]) -> None:
+    _print_statistics(_document(StatisticsReply(release="0.2.0", dataservers=[
+        server("d0", "0.2.0"), server("d1", "0.1.0"), server("d2", "")])))
+    assert "an upgrade is under way: d2 an earlier release; d1 0.1.0; nameserver, d0 0.2.0" in capsys.readouterr().out
+    _print_statistics(_document(StatisticsReply(release="0.2.0", dataservers=[
+        server("d0", "0.2.0"), server("d1", "0.1.0", alive=False)])))
+    assert "upgrade" not in capsys.readouterr().out
+
+
+def test_it_ends_with_what_is_wrong_or_says_that_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:
+    _print(Status("10.0.0.1:7400"))
+    assert capsys.readouterr().out.splitlines()[-1] == "all is well"
+    _print(Status("10.0.0.1:7400", problems=["dataserver d0 is dead"]))
+    shown = capsys.readouterr()
+    assert "all is well" not in shown.out and shown.err == "speedwell: dataserver d0 is dead\n"
+
+
+def test_a_process_that_runs_and_sends_no_heartbeats_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    statistics = _document(StatisticsReply(dataservers=[server("d0", "", alive=False), server("d1", "")]))
+    processes = [{"name": name, "pid": 7, "alive": True, "memory_bytes": 0, "address": ""} for name in ("d0", "d1")]
+    _print_servers(Status("10.0.0.1:7400", processes=processes, statistics=statistics))
+    assert [line.split()[2] for line in capsys.readouterr().out.splitlines()] == ["state", "SILENT", "running"]
