@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from speedwell.cluster.processes import start_ticks
-from tests.integration.cluster.speedwell import SCRIPTS
+from tests.integration.cluster.executable import SCRIPTS
 from tests.machine_state import PROPAGATION
 from tests.waiting import wait_until
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from speedwell.fs.client import Client
 from speedwell.fs.client.trees import walk
-from tests.integration.cluster.speedwell import Speedwell, error_line
+from tests.integration.cluster.executable import Speedwell, error_line
 from tests.integration.cluster.test_wrong_namespace import speedwell
 from tests.local_cluster import LocalCluster
 

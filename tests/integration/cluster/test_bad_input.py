@@ -196,8 +196,9 @@ def test_files_that_are_missing_or_something_else(tmp_path: Path) -> None:
            ["simulate", "--resume", "--force"], ["fabric", "/no/such/file", "--describe"]], tmp_path / "state", (2,))
 
 
-DATASERVER = ["--id", "d", "--listen", "127.0.0.1:0", "--nameserver", "127.0.0.1:1", "--directory", "data"]
-NAMESERVER = ["--listen", "127.0.0.1:0", "--directory", "names"]
+DATASERVER = ["--id", "d", "--listen", "127.0.0.1:0", "--nameserver", "127.0.0.1:1", "--directory", "data",
+              "--insecure=fabric"]
+NAMESERVER = ["--listen", "127.0.0.1:0", "--directory", "names", "--insecure=fabric"]
 
 
 REFUSED: list[tuple[str, list[str], int]] = [
@@ -211,7 +212,7 @@ REFUSED: list[tuple[str, list[str], int]] = [
     ("controller", ["--config", "file"], 2), ("controller", ["--queues", "many"], 2),
     ("controller", ["--replica-policy", "best"], 2), ("controller", ["--policy-path", "file"], 2),
     ("controller", ["--poll-interval-seconds", "nan"], 2), ("controller", ["--coflow-key-file", "/no/such/file"], 2),
-    ("controller", ["--rest-host", "192.0.2.1", "--openflow-port", "0"], 1),
+    ("controller", ["--rest-host", "192.0.2.1", "--openflow-port", "0", "--insecure=fabric"], 1),
     ("nameserver", [*NAMESERVER, "--listen", "nonsense"], 2),
     ("nameserver", [*NAMESERVER, "--chunk-size", "huge"], 2),
     ("nameserver", [*NAMESERVER, "--listen", "192.0.2.1:7400"], 1),

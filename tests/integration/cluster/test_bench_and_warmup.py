@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cluster.speedwell import Speedwell
+from tests.integration.cluster.executable import Speedwell
 from tests.waiting import wait_until
 
 LARGE = 8 << 20

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cluster.speedwell import Speedwell, error_line
+from tests.integration.cluster.executable import Speedwell, error_line
 from tests.waiting import wait_until
 
 CHUNK_BYTES = 64 << 10

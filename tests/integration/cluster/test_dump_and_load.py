@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.integration.cluster.speedwell import Speedwell, error_line
+from tests.integration.cluster.executable import Speedwell, error_line
 from tests.integration.cluster.test_wrong_namespace import DATA, all_there, fill, speedwell, start, swap
 from tests.waiting import wait_until
 

@@ -30,8 +30,8 @@ from speedwell.fs.limits import LEAST_ADVISED_BYTES
 from speedwell.topo.emulation.processes import in_namespace
 from speedwell.topo.fabric import spine_leaf
 from tests.chromium import browser
+from tests.integration.cluster.executable import SCRIPTS, Speedwell
 from tests.integration.cluster.prometheus import prometheus, require_as_prometheus_wants, values
-from tests.integration.cluster.speedwell import SCRIPTS, Speedwell
 from tests.logs import TRACEBACK
 from tests.machine_state import left_on_machine
 from tests.waiting import wait_until

@@ -16,7 +16,7 @@ from speedwell.fs.channel import connect
 from speedwell.fs.client import Client
 from speedwell.fs.errors import NotAuthenticated
 from speedwell.fs.proto import speedwell_pb2 as pb
-from tests.integration.cluster.speedwell import SCRIPTS, Speedwell, error_line, kill, pids
+from tests.integration.cluster.executable import SCRIPTS, Speedwell, error_line, kill, pids
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.root

@@ -10,7 +10,7 @@ import pytest
 
 from speedwell.cluster import mounts
 from speedwell.cluster.processes import Processes, is_running
-from tests.integration.cluster.speedwell import SCRIPTS, Speedwell, error_line, kill, pids
+from tests.integration.cluster.executable import SCRIPTS, Speedwell, error_line, kill, pids
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.root

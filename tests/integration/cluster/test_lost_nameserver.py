@@ -10,7 +10,7 @@ import pytest
 from speedwell.cluster.identities import of_operator
 from speedwell.cluster.processes import Processes
 from speedwell.fs.client import Client
-from tests.integration.cluster.speedwell import Speedwell, kill
+from tests.integration.cluster.executable import Speedwell, kill
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.root

@@ -16,7 +16,7 @@ from speedwell.cluster.fabric_settings import read_settings
 from speedwell.cluster.processes import start_ticks
 from speedwell.cluster.supervisor import down, up, up_again
 from speedwell.topo.fabric import three_tier
-from tests.integration.cluster.speedwell import Speedwell
+from tests.integration.cluster.executable import Speedwell
 from tests.machine_state import in_chroot, left_on_machine
 from tests.waiting import wait_until
 

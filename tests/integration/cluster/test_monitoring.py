@@ -11,8 +11,8 @@ import pytest
 import requests
 
 from speedwell.cluster.nameservers import free_ports
+from tests.integration.cluster.executable import SCRIPTS, Speedwell, kill
 from tests.integration.cluster.prometheus import MONITORING, firing, prometheus, require_as_prometheus_wants, values
-from tests.integration.cluster.speedwell import SCRIPTS, Speedwell, kill
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]

@@ -11,7 +11,7 @@ import pytest
 
 from speedwell.cluster import mounts
 from speedwell.cluster.processes import Processes, is_running
-from tests.integration.cluster.speedwell import Speedwell, error_line, kill
+from tests.integration.cluster.executable import Speedwell, error_line, kill
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.root

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from speedwell.cluster.processes import STATE_FILE, start_ticks
-from tests.integration.cluster.speedwell import Speedwell, error_line, pids
+from tests.integration.cluster.executable import Speedwell, error_line, pids
 from tests.waiting import wait_until
 
 

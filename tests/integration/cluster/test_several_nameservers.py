@@ -12,7 +12,7 @@ import pytest
 from speedwell.cluster import mounts
 from speedwell.cluster.processes import Processes, is_running
 from tests.etcd import requires_etcd
-from tests.integration.cluster.speedwell import Speedwell, error_line, kill, pids
+from tests.integration.cluster.executable import Speedwell, error_line, kill, pids
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.root, requires_etcd]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from tests.integration.cluster.speedwell import SCRIPTS, Speedwell
+from tests.integration.cluster.executable import SCRIPTS, Speedwell
 from tests.terminal import Terminal, plain, shown
 from tests.waiting import wait_until
 

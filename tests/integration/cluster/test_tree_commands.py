@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.integration.cluster.speedwell import SCRIPTS, Speedwell, error_line
+from tests.integration.cluster.executable import SCRIPTS, Speedwell, error_line
 
 
 @pytest.fixture(scope="module")

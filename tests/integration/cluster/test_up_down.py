@@ -10,7 +10,7 @@ import pytest
 
 from speedwell.cluster.processes import Processes, is_running, start_ticks
 from speedwell.cluster.state_files import exclusive
-from tests.integration.cluster.speedwell import Speedwell, error_line, kill, pids
+from tests.integration.cluster.executable import Speedwell, error_line, kill, pids
 from tests.waiting import wait_until
 
 
