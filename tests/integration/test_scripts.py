@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BRIEF = {
     "bench-append": "--size-mib 4 --runs 1",
+    "bench-controller": "--k 4 --runs 1 --baseline none",
     "bench-coflow": "--coflows 20 --flows 2 --decisions 5",
     "bench-decision": "--pods 2 --racks 2 --flows 20 --decisions 100 --runs 1",
     "bench-metadata": "--clients 1 --count 10 --runs 1 --identity",
@@ -17,7 +18,6 @@ BRIEF = {
     "fuzz": "--seconds 1 host-agents",
 }
 LONG = {
-    "bench-controller": "--k 4 --runs 1 --baseline HEAD",
     "bench-failover": "--runs 1",
     "bench-host-agent": "--seconds 1 --rounds 1",
     "bench-meters": "--rate-mbps 5 --burst-seconds 0.25 --congestion-control cubic --seconds 2",
@@ -37,7 +37,9 @@ LONG = {
 ELSEWHERE = {
     "check": "it runs unit tests", "test": "it runs all tests", "setup": "before all tests",
     "demo": "tests/integration/cluster/test_demo.py", "install-suites": "before all tests in CI",
-    "run-xfstests": "it takes hours",
+    "run-xfstests": "it takes hours", "site": "tests/unit/test_documentation.py",
+    "debian-package": "tests/integration/cluster/test_debian_package.py",
+    "bench_pairs.py": "bench-metadata", "page_contents.py": "tests/integration/controller/test_page_in_browser.py",
     "bench_peers.py": "bench-mount", "pass_through.py": "bench-mount", "bench_reads.py": "bench-rest",
     "openflow_switches.py": "bench-rest", "simgrid_flows.cpp": "bench-sim",
 }

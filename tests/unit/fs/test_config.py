@@ -143,7 +143,7 @@ def test_init_writes_files_that_the_daemons_take(address: str, tmp_path: Path) -
     found = {"nameserver": "10.0.0.1:7400", "controller": "https://10.0.0.1:8080"}
     parts._write(part, [roles.NAMESERVER, roles.DATASERVER, roles.CONTROLLER, roles.MOUNT], found)
     written = sorted(part.directory.glob("*.toml"))
-    assert [path.stem for path in written] == sorted(parts.ORDER)
+    assert {path.stem for path in written} == {*parts.ORDER} - {"etcd"}     # it has a file of its own kind
     for path in written:
         done = CliRunner().invoke(speedwell, ["check-config", str(path)])
         assert done.exit_code == 0, done.output
