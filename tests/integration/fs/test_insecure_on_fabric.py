@@ -10,6 +10,8 @@ import pytest
 pytestmark = pytest.mark.root
 
 SPACE = "speedwell-where"
+INSIDE = ("nsenter", f"--net=/run/netns/{SPACE}")
+"""`ip netns exec` and `ip -n` mount file systems, which a chroot refuses."""
 CHECK = """
 import sys
 from speedwell.fs import insecure
@@ -27,37 +29,37 @@ def run(*words: str) -> str:
 
 
 @pytest.fixture
-def space() -> Iterator[str]:
+def space() -> Iterator[None]:
     """With an emulated network, a bridge to it, and a tunnel, which leads away."""
     run("ip", "netns", "add", SPACE)
     try:
         for words in ("link add here type veth peer name there", "addr add 10.9.0.1/24 dev here", "link set here up",
                       "link add across type bridge", "addr add 10.9.1.1/24 dev across", "link set across up"):
-            run("ip", "-n", SPACE, *words.split())
-        yield SPACE
+            run(*INSIDE, "ip", *words.split())
+        yield
     finally:
         run("ip", "netns", "del", SPACE)
 
 
-def test_emulated_interfaces_are_a_fabric_and_others_are_not(space: str) -> None:
+def test_emulated_interfaces_are_a_fabric_and_others_are_not(space: None) -> None:
     def said(*hosts: str) -> list[str]:
-        return run("ip", "netns", "exec", space, sys.executable, "-c", CHECK, *hosts).splitlines()
+        return run(*INSIDE, sys.executable, "-c", CHECK, *hosts).splitlines()
 
     assert said("10.9.0.1", "10.9.1.1", "0.0.0.0") == ["taken"] * 3
-    run("ip", "-n", space, "tuntap", "add", "tunnel", "mode", "tun")
-    run("ip", "-n", space, "addr", "add", "10.9.2.1/24", "dev", "tunnel")
+    run(*INSIDE, "ip", "tuntap", "add", "tunnel", "mode", "tun")
+    run(*INSIDE, "ip", "addr", "add", "10.9.2.1/24", "dev", "tunnel")
     assert said("10.9.0.1", "10.9.1.1") == ["taken"] * 2
     for refusal in said("10.9.2.1", "0.0.0.0"):
         assert "is on tunnel, which is no emulated network" in refusal
-    run("ip", "-n", space, "tuntap", "add", "tapped", "mode", "tap")
-    run("ip", "-n", space, "link", "set", "tapped", "master", "across")
+    run(*INSIDE, "ip", "tuntap", "add", "tapped", "mode", "tap")
+    run(*INSIDE, "ip", "link", "set", "tapped", "master", "across")
     [refusal] = said("10.9.1.1")
     assert "is on across" in refusal, "a bridge leads to where its members do"
 
 
-def test_loopback_alone_is_not_a_fabrics_address(space: str, tmp_path: Path) -> None:
+def test_loopback_alone_is_not_a_fabrics_address(space: None, tmp_path: Path) -> None:
     program = Path(sys.executable).with_name("speedwell-nameserver")
-    done = subprocess.run(["ip", "netns", "exec", space, program, "--insecure", "--listen", "10.9.0.1:0", "--new",
+    done = subprocess.run([*INSIDE, program, "--insecure", "--listen", "10.9.0.1:0", "--new",
                            "--directory", tmp_path / "names"], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "--listen: other machines may reach 10.9.0.1" in done.stderr
     assert not (tmp_path / "names").exists()
