@@ -15,8 +15,8 @@ html_copy_source = False
 
 NAVIGATION = {
     "Start": "first-read\npictures\nglossary",
-    "Install and operate": "install\nthree-machines\noperating\nnameserver\nrepair\nupgrades\n"
-                           "security\nmonitoring\npage",
+    "Install and operate": "install\nthree-machines\noperating\nfailures\ndataservers\n"
+                           "nameserver\nrepair\nbackup\nupgrades\nsecurity\nnetwork-edge\nmonitoring\npage",
     "Use the files": "mount\nfsspec\npython-api",
     "Steer the network": "topology\nplacement\nhost-agent\nmetadata-stores",
     "The systems": "together\nmayflower-plus\nmincof\nsinbad\nxco\nmetaflow",
