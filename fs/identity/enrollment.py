@@ -6,8 +6,8 @@
     GET /v1/revoked      of who has a certificate: which ones are revoked, also as etcd takes it; of a controller,
                          too, the bearer tokens and what it shows to switches
 
-What is refused is answered as application/problem+json (RFC 9457). Of connections there are CONNECTIONS at most, and
-each has SECONDS for its requests: a machine needs two in a month.
+What is refused is answered as application/problem+json (RFC 9457). Of connections there are CONNECTIONS at most: one
+more ends the oldest. Each has SECONDS for its requests.
 """
 
 import json
@@ -60,7 +60,8 @@ class Enrollment(ThreadingHTTPServer):
         host, port = parse_address(listen, "--listen", lowest_port=0)
         self.directory = directory
         self.identity = Identity(directory / AUTHORITY).require_role(AUTHORITY)
-        self._free = threading.BoundedSemaphore(CONNECTIONS)
+        self._open: dict[socket.socket, tuple[socket.socket, float]] = {}   # another descriptor, since when
+        self._lock = threading.Lock()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), _Handler)
@@ -68,26 +69,36 @@ class Enrollment(ThreadingHTTPServer):
             raise InvalidArgument(f"--listen: cannot listen on {listen}: {reason(error)}") from None
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+        with self._lock:
+            oldest = next(iter(self._open)) if len(self._open) >= CONNECTIONS else None
+            self._open[request] = request.dup(), time.monotonic()
+        self._end(oldest)
         try:
             super().process_request(request, client_address)
         except RuntimeError:    # out of threads
-            self._free.release()
+            self._end(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
-            with request.dup() as same:
-                guard = threading.Timer(SECONDS, _end, (same,))
-                guard.start()
-                try:
-                    super().process_request_thread(request, client_address)
-                finally:
-                    guard.cancel()
+            super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self._end(request)
+
+    def service_actions(self) -> None:
+        """Called twice a second."""
+        late = time.monotonic() - SECONDS
+        with self._lock:
+            slow = [each for each, (_, since) in self._open.items() if since < late]
+        for each in slow:
+            self._end(each)
+
+    def _end(self, connection: socket.socket | None) -> None:
+        with self._lock:
+            same, _ = self._open.pop(connection, (None, 0.0)) if connection is not None else (None, 0.0)
+        if same is not None:
+            with same, suppress(OSError):
+                same.shutdown(socket.SHUT_RDWR)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         with self.identity.server_context(anonymous=True).wrap_socket(
@@ -216,11 +227,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-
-
-def _end(connection: socket.socket) -> None:
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _linger(connection: ssl.SSLSocket) -> None:
