@@ -48,8 +48,8 @@ class ClientContext:
     def __init__(self, metadata: MetadataClient, *, controller: str | None, local_host: str | None,
                  replica_policy: str | None, path_policy: str | None, steer_min_bytes: int,
                  controller_timeout_seconds: float, most_parts: int, paced: bool = False,
-                 identity: Path | str | None = None) -> None:
-        """With `paced`, dataservers hold back what they send, as for new replicas."""
+                 identity: Path | str | None = None, tokens: Tokens | None = None) -> None:
+        """With `paced`, dataservers hold back what they send, as for new replicas. `tokens`: the nameserver's."""
         if not 1 <= most_parts <= MOST_PARTS:
             raise InvalidArgument(f"most_parts: {most_parts} is not between 1 and {MOST_PARTS}")
         if steer_min_bytes < 0:
@@ -67,7 +67,7 @@ class ClientContext:
         self.most_parts = most_parts
         self.local_host = local_host
         self.paced = paced
-        self.tokens = Tokens(metadata)
+        self.tokens = tokens or Tokens(metadata)
         self.identified = Identified(lambda: metadata.namespace, self.tokens.proof_key)
         self._writers: list[Writer] = []
         self._failed_at: dict[tuple[str, int], float] = {}

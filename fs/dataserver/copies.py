@@ -15,7 +15,7 @@ from speedwell.fs.client.receiver import RangeReceiver
 from speedwell.fs.dataserver.append_log import Record
 from speedwell.fs.dataserver.append_writer import AppendWriter
 from speedwell.fs.dataserver.disk import disk_error
-from speedwell.fs.dataserver.door import Door
+from speedwell.fs.dataserver.door import Door, OwnTokens
 from speedwell.fs.dataserver.pace import Pace
 from speedwell.fs.dataserver.store import FileStore, check_file_id
 from speedwell.fs.dataserver.stored_file import StoredFile
@@ -62,8 +62,9 @@ class Copies:
         """Raises InvalidArgument for a malformed controller URL."""
         self._store = store
         self._own = own
+        metadata = MetadataClient(nameserver, 0, identity=identity)
         self._context = ClientContext(
-            MetadataClient(nameserver, 0, identity=identity), controller=controller, local_host=local_host,
+            metadata, tokens=OwnTokens(metadata, door), controller=controller, local_host=local_host,
             replica_policy=None, path_policy=None, steer_min_bytes=STEERED_BYTES, controller_timeout_seconds=0.5,
             most_parts=1, paced=True, identity=identity)
         self._door = door
@@ -198,7 +199,7 @@ class Copies:
             raise disk_error(error, f"cannot copy {copy.file_id}") from None
 
     def _ask(self, primary: Replica, copy: Copy, **operation: Message) -> DataReply:
-        channel = self._context.connections.take(primary.host, primary.port)
+        channel = self._door.connection(self._context.connections, primary)
         try:
             channel.set_timeout(ANSWER_SECONDS)
             channel.send(DataRequest(**operation, token=self._door.sign(copy.file_id)))  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """Whom a dataserver serves: who shows a token of the nameserver, or is another dataserver.
 
-Dataservers sign the tokens that they show each other themselves, with the keys that they share. Keys and the list of
+Dataservers sign the tokens that they show each other themselves, with the keys that they share, and prove who they
+are as clients do: who reads the network can use none of these. Keys and the list of
 registered servers come with the answers to heartbeats; `ROOT/admission` has them for the next start.
 """
 
@@ -13,11 +14,24 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from speedwell.fs import tokens
+from speedwell.fs.channel import Channel
+from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.client.tokens import Tokens
+from speedwell.fs.connections import ConnectionPool
 from speedwell.fs.dataserver.lease import boot_seconds
 from speedwell.fs.dataserver.store import FileStore
 from speedwell.fs.errors import NotReady, StorageFailed, TokenRefused
+from speedwell.fs.identification import Identified
 from speedwell.fs.identity import files
-from speedwell.fs.proto.speedwell_pb2 import Admission, DataRequest, ProofOperation, Replica
+from speedwell.fs.identity.roles import DATASERVER
+from speedwell.fs.proto.speedwell_pb2 import (
+    Admission,
+    Attributes,
+    DataRequest,
+    ProofKeyReply,
+    ProofOperation,
+    Replica,
+)
 from speedwell.fs.tokens import NOT_OURS, OPERATE, READ, SERVE, TOLERANCE_MS, WRITE, Claims, UnknownKey
 
 log = logging.getLogger(__name__)
@@ -46,6 +60,8 @@ class Door:
         self._store = store
         self.insecure = insecure
         self.refused = 0            # requests, since the start
+        self._own = f"{DATASERVER} {store.dataserver_id}"
+        self._identified = Identified(bytes, self.proof_key)
         self._path = store.directory / "admission"
         self._clock = clock
         self._news_seconds = news_seconds
@@ -115,7 +131,19 @@ class Door:
         if self.insecure or not self._admission.keys:
             return b""
         key = self._admission.keys[0]
-        return tokens.sign(key.number, key.secret, file_id, READ | WRITE | SERVE, self._now_ms(), SERVER_VALID_MS)
+        return tokens.sign(key.number, key.secret, file_id, READ | WRITE | SERVE, self._now_ms(), SERVER_VALID_MS,
+                           client=self._own)
+
+    def proof_key(self) -> ProofKeyReply | None:
+        """With which this dataserver proves who it is to others; None without keys."""
+        if self.insecure or not self._admission.keys:
+            return None
+        key = self._admission.keys[0]
+        return ProofKeyReply(client=self._own, key=key.number, secret=tokens.proof_secret(key.secret, self._own))
+
+    def connection(self, connections: ConnectionPool, server: Replica) -> Channel:
+        """To another dataserver, for the caller alone, on which what is signed here counts. Raises ConnectionLost."""
+        return self._identified.require(connections.take(server.host, server.port), server)
 
     def proven(self, proof: ProofOperation, nonce: bytes, dataserver_id: str) -> str:
         """The client that answered a nonce, which counts once. Raises TokenRefused, NotReady."""
@@ -215,6 +243,20 @@ class Door:
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000 + self._ahead_ms)
+
+
+class OwnTokens(Tokens):
+    """Those of a dataserver that reads from others as a client does."""
+
+    def __init__(self, metadata: MetadataClient, door: Door) -> None:
+        super().__init__(metadata)
+        self._door = door
+
+    def proof_key(self) -> ProofKeyReply | None:
+        return self._door.proof_key()
+
+    def of(self, attributes: Attributes, right: int = READ) -> bytes:
+        return self._door.sign(attributes.file_id)
 
 
 _RIGHTS = {READ: "read", WRITE: "write", SERVE: "act as a dataserver", OPERATE: "act as an operator"}

@@ -117,7 +117,7 @@ class Peers:
         try:
             for replica in replicas:
                 try:
-                    channel = self._connections.take(replica.host, replica.port)
+                    channel = self._door.connection(self._connections, replica)
                     asked.append((replica, channel))
                     channel.set_timeout(SYNC_SECONDS)
                     channel.send(request)
@@ -155,7 +155,7 @@ class Peers:
         skipped = file.length % BLOCK_BYTES
         replica = peer.replica
         try:
-            channel = self._connections.take(replica.host, replica.port)
+            channel = self._door.connection(self._connections, replica)
             channel.set_timeout(ANSWER_SECONDS)
             channel.send(DataRequest(read=ReadOperation(file_id=file.file_id, offset=file.length, length=length,
                                                         sums=True), token=self._door.sign(file.file_id)))
@@ -173,7 +173,7 @@ class Peers:
             channel.close()
 
     def _ask(self, replica: Replica, request: DataRequest, timeout_seconds: float) -> DataReply:
-        channel = self._connections.take(replica.host, replica.port)
+        channel = self._door.connection(self._connections, replica)
         try:
             channel.set_timeout(timeout_seconds)
             channel.send(request)

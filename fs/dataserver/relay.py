@@ -136,7 +136,7 @@ class Relay:
             request = _request(self._operation, self._chain[1:], self._door)
             channel = None
             try:
-                channel = self._connections.take(head.host, head.port)
+                channel = self._door.connection(self._connections, head)
                 first = ANSWER_SECONDS if isinstance(self._operation, AppendOperation) else VERSION_SECONDS
                 wait_seconds = first + MORE_SECONDS_PER_REPLICA * (len(self._chain) - 1)
                 channel.set_timeout(wait_seconds, ANSWER_SECONDS)

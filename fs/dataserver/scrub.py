@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
-from speedwell.fs.channel import Channel, ConnectionLost, MalformedFrame
+from speedwell.fs.channel import ConnectionLost, MalformedFrame
 from speedwell.fs.checksums import BLOCK_BYTES, SUM_BYTES, block_sum, blocks_of, pack, unpack
 from speedwell.fs.connections import ConnectionPool
 from speedwell.fs.dataserver.disk import write_at
@@ -233,7 +233,7 @@ class Scrubber:
 
     def _fetch(self, replica: Replica, file_id: str, start: int, length: int) -> tuple[bytes, int]:
         """A block of another replica and its sum, which agree. Raises SpeedwellError."""
-        channel: Channel = self._connections.take(replica.host, replica.port)
+        channel = self._door.connection(self._connections, replica)
         try:
             channel.send(DataRequest(read=ReadOperation(file_id=file_id, offset=start, length=length, sums=True),
                                      token=self._door.sign(file_id)))

@@ -64,6 +64,7 @@ class FileStore:
         of this server that is empty now is a new disk, else it has failed."""
         self.directories = Directories([directory] if isinstance(directory, Path) else directory,
                                        reserved_bytes, rate_bytes)
+        self.dataserver_id = dataserver_id
         self._files: OrderedDict[str, StoredFile] = OrderedDict()
         self._grown: dict[str, FileLength] = {}
         self._reported: OrderedDict[str, tuple[float, FileLength]] = OrderedDict()

@@ -5,12 +5,14 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from google.protobuf.message import DecodeError
 
 from speedwell.fs import local, tokens
-from speedwell.fs.channel import connect
+from speedwell.fs.channel import MAGIC, connect
 from speedwell.fs.client import Client
 from speedwell.fs.proto.speedwell_pb2 import (
     INVALID,
@@ -217,7 +219,7 @@ def test_handles_outlive_tokens_and_keys_and_the_nameserver(tmp_path: Path) -> N
 
 def test_an_insecure_installation_serves_everybody_and_says_so(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, dataservers=1, nameserver_arguments=("--no-tokens",),
-                      dataserver_arguments=("--no-tokens",)) as cluster:
+                      dataserver_arguments=("--no-tokens",), secure=False) as cluster:
         client = cluster.client()
         client.create("/f")
         client.append("/f", DATA)
@@ -260,3 +262,38 @@ def test_a_file_that_names_a_removed_server_takes_changes(tmp_path: Path) -> Non
         client.metadata.remove_dataserver("d1")
         client.append("/f", DATA)
         assert cluster.stored_bytes("d0", client.lookup("/f").file_id) == DATA * 2
+
+
+def test_what_the_network_carries_between_dataservers_is_of_no_use_to_who_reads_it(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, dataservers=2, replication=2, secure=True) as cluster, \
+            socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as wire:     # all protocols: packet(7)
+        wire.bind(("lo", 0))
+        client = cluster.client(metadata_cache_seconds=0)
+        client.create("/seen")
+        client.append("/seen", DATA)
+        file = client.lookup("/seen", fresh=True)
+        wire.setblocking(False)
+        seen = set()
+        with suppress(BlockingIOError):
+            while True:
+                seen.update(relayed_tokens(wire.recv(65536), file.file_id))
+        assert seen, "no order of the primary was seen"
+        for token in seen:
+            for server in file.replicas:
+                assert ask(server, read(file, token)).status == TOKEN_REFUSED
+                assert ask(server, append(file, token, relay=()), b"more").status == TOKEN_REFUSED
+                history = DataRequest(token=token, history=HistoryOperation(file_id=file.file_id))
+                assert ask(server, history).status == TOKEN_REFUSED
+        client.append("/seen", DATA)
+        with client.open_read("/seen") as reader:
+            assert reader.read(0, 100) == 2 * DATA
+
+
+def relayed_tokens(packet: bytes, file_id: str) -> Iterator[bytes]:
+    """Of a primary's orders in a packet."""
+    for frame in packet.split(MAGIC)[1:]:
+        length = int.from_bytes(frame[:4], "big")
+        with suppress(DecodeError):
+            request = DataRequest.FromString(frame[4:4 + length])
+            if request.append.HasField("offset") and request.append.file_id == file_id:
+                yield request.token

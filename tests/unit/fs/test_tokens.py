@@ -90,9 +90,9 @@ class Site:
         with self.store.opened_for_append(FILE, INODE, b"/f", 1 << 20) as file:
             file.ordering.pinned = True
 
-    def check(self, shown: bytes, **operation: object) -> None:
+    def check(self, shown: bytes, client: str = "", /, **operation: object) -> None:
         operation = operation or {"read": ReadOperation(file_id=FILE)}
-        self.door.check(DataRequest(token=shown, **operation))  # type: ignore[arg-type]
+        self.door.check(DataRequest(token=shown, **operation), client)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -141,7 +141,9 @@ class TestTheDoor:
     def test_what_a_primary_orders_needs_the_right_of_servers(self, site: Site, operation: dict) -> None:
         with pytest.raises(TokenRefused, match="act as a dataserver"):
             site.check(token(READ | WRITE), **operation)
-        site.check(site.door.sign(FILE), **operation)
+        with pytest.raises(TokenRefused, match="it is for one client"):     # who saw it on the network
+            site.check(site.door.sign(FILE), **operation)
+        site.check(site.door.sign(FILE), "dataserver d0", **operation)
 
     @pytest.mark.parametrize("position", range(tokens.TOKEN_BYTES))
     def test_a_token_with_another_byte_is_refused(self, site: Site, position: int) -> None:
@@ -342,7 +344,8 @@ class TestBinding:
                 site.check(after, **{name: OPERATIONS[name][0]})
             site.check(before)
             site.check(before, sync=SyncOperation(file_id=FILE))
-            site.check(site.door.sign(FILE), append=AppendOperation(file_id=FILE, inode=INODE, offset=0))
+            site.check(site.door.sign(FILE), "dataserver d0",
+                       append=AppendOperation(file_id=FILE, inode=INODE, offset=0))
             if file_id == FILE:
                 site.check(token(READ | WRITE, file_id=OTHER), append=AppendOperation(file_id=OTHER, inode=INODE))
 
