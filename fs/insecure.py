@@ -23,10 +23,13 @@ option = click.option(
     "anything; `--insecure=fabric` also on an emulated network.")
 
 
-def check(identity: Path | None, insecure: str | None, **hosts: str) -> None:
+def check(identity: Path | None, insecure: str | None, *, no_tokens: bool = False, **hosts: str) -> None:
     """Of a server that would listen on `hosts`, by option. Raises InvalidArgument where it may not without
-    an identity."""
+    an identity, or has one and would ask for `no_tokens`."""
     if identity is not None:
+        if no_tokens:
+            raise InvalidArgument("--no-tokens: whoever reaches the data channel would be served; it goes with "
+                                  "--insecure, not with --identity")
         return
     if insecure is None:
         raise InvalidArgument("--identity: name this server's certificates, from `speedwell identity issue`, or say "

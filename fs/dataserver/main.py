@@ -86,7 +86,7 @@ def listen(host: str, port: int) -> socket.socket:
               help="For how long contents that no file has are kept aside.  "
               f"[default: {units.duration(DEFAULT_KEEP_SECONDS)}]")
 @click.option("--no-tokens", is_flag=True, help="Serve everybody who reaches the data channel, without the "
-              "nameserver's tokens.")
+              "nameserver's tokens; with --insecure alone.")
 @insecure.option
 @command_line.encryption_option
 @command_line.identity_option("This dataserver's")
@@ -107,7 +107,7 @@ def status_of(arguments: list[str] | None = None) -> int:
 def run(flags: SimpleNamespace) -> int:
     """Serve until a signal. Raises InvalidArgument for bad flags, StorageFailed for the directories."""
     host, port = parse_address(flags.listen, "--listen", lowest_port=0)
-    insecure.check(flags.identity, flags.insecure, listen=host)
+    insecure.check(flags.identity, flags.insecure, no_tokens=flags.no_tokens, listen=host)
     for nameserver in flags.nameserver.split(","):
         parse_address(nameserver, "--nameserver")
     if not flags.id or len(flags.id) > 200 or not flags.id.isprintable():

@@ -205,7 +205,8 @@ def _answers(address: str, identity: Path | None) -> bool:
               "dataservers before it asks again, by itself.")
 @click.option("--request-rate", type=click.FloatRange(1, 1e6), default=defaults.REQUESTS_PER_SECOND,
               show_default=True, metavar="N", help="So many requests a second each client may make; more wait.")
-@click.option("--no-tokens", is_flag=True, help="Give no tokens: for dataservers that are told the same.")
+@click.option("--no-tokens", is_flag=True, help="Give no tokens: for dataservers that are told the same; "
+              "with --insecure alone.")
 @insecure_servers.option
 @command_line.encryption_option
 @command_line.identity_option("This nameserver's")
@@ -219,7 +220,8 @@ def command(listen: str, directory: Path, new: bool, force: bool, etcd: str, etc
     """Keep the namespace of a Speedwell installation: names, attributes and replicas of files."""
     logs.configure(log_level)
     tracing.start("speedwell-nameserver", listen)
-    insecure_servers.check(identity, insecure, listen=parse_address(listen, "--listen", lowest_port=0)[0])
+    insecure_servers.check(identity, insecure, no_tokens=namespace["no_tokens"],
+                           listen=parse_address(listen, "--listen", lowest_port=0)[0])
     run(listen, directory, namespace_settings(namespace), etcd=etcd.split(",") if etcd else (),
         etcd_prefix=etcd_prefix, new=new, force=force, controller=controller, metrics_address=metrics,
         identity_directory=identity, audit_log=audit_log, etcd_identity=etcd_identity,

@@ -12,6 +12,8 @@ import pytest
 
 from speedwell.fs import insecure
 from speedwell.fs.errors import InvalidArgument
+from speedwell.fs.identity.authority import Authority
+from speedwell.fs.identity.roles import DATASERVER, NAMESERVER
 
 SCRIPTS = Path(sys.executable).parent
 SERVERS = {
@@ -49,6 +51,16 @@ def test_a_server_starts_without_identity_when_told_so_on_loopback_alone(program
     assert refused.returncode == 2 and f"other machines may reach {ELSEWHERE}" in refused.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"key"}, "something is changed"
     assert start(program, tmp_path, "--insecure").stdout.startswith("ready ")
+
+
+@pytest.mark.parametrize("program", ["speedwell-nameserver", "speedwell-dataserver"])
+def test_tokens_are_not_turned_off_where_there_are_identities(program: str, tmp_path: Path) -> None:
+    authority = Authority.make(tmp_path / "identity")
+    authority.ensure([("d0", DATASERVER), ("nameserver", NAMESERVER)])
+    name = "d0" if "data" in program else "nameserver"
+    refused = start(program, tmp_path, "--no-tokens", "--identity", str(authority.directory / name), host="0.0.0.0")
+    assert refused.returncode == 2 and "--no-tokens: whoever reaches the data channel" in refused.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"key", "identity"}, "something is changed"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.5.5.5", "::1", "localhost"])
