@@ -21,9 +21,9 @@ from pathlib import Path
 from speedwell.controller.leadership import Standing, now
 from speedwell.controller.tenure import Tenure
 from speedwell.fs.errors import SpeedwellError, StorageFailed
+from speedwell.fs.etcd_client import EtcdClient
 from speedwell.fs.identity.bundle import Identity
 from speedwell.fs.proto import etcd_pb2 as pb
-from speedwell.fs.store import EtcdClient
 
 log = logging.getLogger(__name__)
 

@@ -88,9 +88,14 @@ def explain(error: Exception) -> str:
             return f"{reason(error)} (request {error.request_id})"
         return reason(error)
     if isinstance(error, ModuleNotFoundError) and (extra := _extra_with(error.name or "")):
-        return f"this needs {error.name}: run scripts/setup, or pip install '.[{extra}]', in a clone of Speedwell"
+        return missing(error.name, extra)
     return (f"unexpected {type(error).__name__}: {reason(error)} "
             f"(set {DEBUG_VARIABLE}=1 to see where it came from)")
+
+
+def missing(module: str | None, extra: str) -> str:
+    """What a user is told of a library that is not there, and that an extra of the package brings."""
+    return f"this needs {module}: run scripts/setup, or pip install '.[{extra}]', in a clone of Speedwell"
 
 
 def _extra_with(module: str) -> str | None:

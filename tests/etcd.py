@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from speedwell.fs.errors import StorageFailed
-from speedwell.fs.store import EtcdClient
+from speedwell.fs.etcd_client import EtcdClient
 from tests.waiting import wait_until
 
 requires_etcd = pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed (etcd-server)")

@@ -21,6 +21,7 @@ from speedwell.fs.addresses import parse_address
 from speedwell.fs.config import config_option
 from speedwell.fs.ending import run_to_the_end
 from speedwell.fs.errors import DatabaseDamaged, InvalidArgument, SpeedwellError
+from speedwell.fs.etcd_client import EtcdClient
 from speedwell.fs.identity.bundle import Identity
 from speedwell.fs.identity.roles import NAMESERVER
 from speedwell.fs.nameserver import settings as defaults
@@ -38,7 +39,7 @@ from speedwell.fs.nameserver.service import NameserverService
 from speedwell.fs.nameserver.settings import Settings
 from speedwell.fs.option_types import Size
 from speedwell.fs.private_directory import keep_private
-from speedwell.fs.store import EtcdClient, LevelDBStore, ReplicatedStore, Store
+from speedwell.fs.store import LevelDBStore, ReplicatedStore, Store
 
 log = logging.getLogger(__name__)
 

@@ -1,12 +1,11 @@
 """Ordered key-value stores that hold a namespace, all held to the same tests: LevelDB, one in memory, and one that
 etcd keeps for several nameservers."""
 
-from speedwell.fs.store.etcd_client import EtcdClient
 from speedwell.fs.store.interface import IDENTITY_KEY, Batch, Store, end_of_prefix
 from speedwell.fs.store.journaled import JournaledStore, Position
 from speedwell.fs.store.leveldb import LevelDBStore
 from speedwell.fs.store.memory import MemoryStore
 from speedwell.fs.store.replicated import ReplicatedStore
 
-__all__ = ["IDENTITY_KEY", "Batch", "EtcdClient", "JournaledStore", "LevelDBStore", "MemoryStore", "Position",
+__all__ = ["IDENTITY_KEY", "Batch", "JournaledStore", "LevelDBStore", "MemoryStore", "Position",
            "ReplicatedStore", "Store", "end_of_prefix"]

@@ -16,8 +16,8 @@ import uuid
 from collections.abc import Iterator
 
 from speedwell.fs.errors import NoSpace, NotLeader, StorageFailed
+from speedwell.fs.etcd_client import EtcdClient, Watching
 from speedwell.fs.proto import etcd_pb2 as pb
-from speedwell.fs.store.etcd_client import EtcdClient, Watching
 from speedwell.fs.store.interface import IDENTITY_KEY, Batch, Store, end_of_prefix
 
 log = logging.getLogger(__name__)

@@ -14,11 +14,11 @@ import pytest
 from speedwell.cluster.identities import FOLDER
 from speedwell.cluster.nameservers import EtcdMember, etcd_commands, etcd_names, free_ports, stop_etcd
 from speedwell.cluster.processes import Processes
+from speedwell.fs.etcd_client import EtcdClient
 from speedwell.fs.identity.authority import Authority
 from speedwell.fs.identity.bundle import Identity
 from speedwell.fs.identity.roles import DATASERVER, ETCD, MOUNT, NAMESERVER, READER
 from speedwell.fs.proto import etcd_pb2 as pb
-from speedwell.fs.store import EtcdClient
 from tests.etcd import answers, requires_etcd
 from tests.waiting import wait_until
 

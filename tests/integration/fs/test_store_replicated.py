@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from speedwell.fs.errors import NotLeader, StorageFailed
-from speedwell.fs.store import Batch, EtcdClient, MemoryStore, ReplicatedStore, Store
+from speedwell.fs.etcd_client import EtcdClient
+from speedwell.fs.store import Batch, MemoryStore, ReplicatedStore, Store
 from speedwell.fs.store import replicated as implementation
 from tests.etcd import EtcdCluster, requires_etcd
 from tests.unit.fs import test_store as contract

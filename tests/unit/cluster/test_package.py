@@ -52,6 +52,27 @@ def test_a_library_that_is_missing_is_told_with_the_extra_that_brings_it(module:
                               "Speedwell")
 
 
+@pytest.mark.parametrize(("daemon", "library", "extra"), [
+    ("controller", "pydantic", "controller"), ("nameserver", "plyvel", "server"), ("dataserver", "plyvel", "server"),
+    ("metadata_store", "plyvel", "server"), ("host_agent", "prometheus_client.core", "server"),
+    ("timeslices", "numpy", "controller")])
+def test_a_daemon_that_lacks_a_library_names_the_extra_in_one_line(daemon: str, library: str, extra: str) -> None:
+    program = f"""if True:
+        import sys
+        sys.modules["{library}"] = None
+        from speedwell.cluster.daemons import {daemon}
+        {daemon}()"""
+    command = [sys.executable, "-c", program, "--help"]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert told.returncode == 1
+    assert re.fullmatch(rf"speedwell-[a-z-]+: this needs {library}: .*'\.\[{extra}\]'.*\n", told.stderr), told.stderr
+
+
+def test_the_controllers_lease_in_etcd_needs_no_library_of_the_servers() -> None:
+    program = "import sys; sys.modules['plyvel'] = None; import speedwell.controller.lease_keeper"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
+
+
 def test_man_pages_of_what_can_be_used_are_made_with_only_client_and_server(tmp_path: Path) -> None:
     program = """if True:
         import sys
