@@ -53,15 +53,6 @@ def flow_delete(datapath: Any, key: FlowKey) -> Any:
     return wire.flow_mod(FlowEntry(*key), datapath.ofproto.OFPFC_DELETE_STRICT)
 
 
-def flows_delete(datapath: Any, exact_cookie: int) -> Any:
-    """Delete all entries with exactly this cookie."""
-    ofproto, parser = datapath.ofproto, datapath.ofproto_parser
-    return parser.OFPFlowMod(
-        datapath, cookie=exact_cookie, cookie_mask=(1 << 64) - 1, table_id=ofproto.OFPTT_ALL,
-        command=ofproto.OFPFC_DELETE, out_port=PORT_ANY, out_group=GROUP_ANY,
-    )
-
-
 def group_add(datapath: Any, group: Group) -> Any:
     return wire.group_mod(group, datapath.ofproto.OFPGC_ADD)
 

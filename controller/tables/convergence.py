@@ -6,9 +6,9 @@ that a later look at the whole fabric would not.
 
 from __future__ import annotations
 
-from speedwell.controller.switches.entries import COOKIE_MASK, Output
-from speedwell.controller.switches.layout import COOKIE_LABELS, COOKIE_ROUTES, Table
-from speedwell.controller.tables.entries import SwitchTables
+from speedwell.controller.switches.entries import COOKIE_MASK
+from speedwell.controller.switches.layout import COOKIE_LABELS, COOKIE_ROUTES
+from speedwell.controller.tables.entries import SwitchTables, ports_to_switches
 from speedwell.controller.topology.state import NetworkState, PortKey, PortKind
 
 PATIENCE_SECONDS = 10.0
@@ -43,10 +43,7 @@ class Convergence:
             if any(entry.cookie & COOKIE_MASK in (COOKIE_LABELS, COOKIE_ROUTES) for entry in tables.flows.values()):
                 self._returned_at.setdefault(dpid, now)
             return
-        for entry in tables.flows.values():
-            if entry.table == Table.LABELS:
-                self._ports_in_use.update((dpid, action.port_no) for action in entry.actions
-                                          if isinstance(action, Output))
+        self._ports_in_use.update((dpid, port_no) for port_no in ports_to_switches(tables))
 
     def left(self, dpid: str) -> None:
         """A switch's connection ended, or it begins anew."""

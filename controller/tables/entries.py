@@ -187,6 +187,12 @@ def known_hosts(tables: SwitchTables) -> Iterable[tuple[int, str, str]]:
                 yield fields["in_port"], fields["eth_src"], fields["ipv4_src"]
 
 
+def ports_to_switches(tables: SwitchTables) -> frozenset[int]:
+    """The ports by which a switch sends what has a label."""
+    return frozenset(action.port_no for entry in tables.flows.values() if entry.table == Table.LABELS
+                     for action in entry.actions if isinstance(action, Output))
+
+
 def explicit_match(five_tuple: FiveTuple) -> Match:
     """The match of a flow's own entry. Ports count for TCP and UDP only."""
     fields: dict[str, object] = {"eth_type": ETH_IPV4, "ipv4_src": five_tuple.source,

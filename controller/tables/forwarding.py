@@ -8,12 +8,13 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from prometheus_client import Gauge
 from ryu.controller import ofp_event
 from ryu.controller.handler import MAIN_DISPATCHER, set_ev_cls
 
 from speedwell.controller.application import Application
 from speedwell.controller.counters.measurements import Measurements, StatsRequest, duration_of
-from speedwell.controller.errors import ControllerError, NoSuchPath
+from speedwell.controller.errors import NoSuchPath
 from speedwell.controller.loops import in_turns
 from speedwell.controller.policy.network.five_tuple import FiveTuple
 from speedwell.controller.policy.network.graph import Link
@@ -23,14 +24,12 @@ from speedwell.controller.switches import openflow
 from speedwell.controller.switches.entries import COOKIE_MASK, LoadLabel, dpid_hex
 from speedwell.controller.switches.layout import COOKIE_FLOWS, EXPLICIT_COOKIES
 from speedwell.controller.switches.openflow import flow_stats_request
-from speedwell.controller.switches.transactions import confirmed
 from speedwell.controller.tables.api import EntriesApi
 from speedwell.controller.tables.entries import label_key
 from speedwell.controller.tables.events import AffectedPath, EventFlowsEnded, EventFlowsMoved, EventPathsChanged
 from speedwell.controller.tables.explicit_paths import ExplicitPaths
 from speedwell.controller.tables.flow_installer import Failures, FlowInstaller, PlanWhenReady
 from speedwell.controller.tables.flow_records import Claim, EntryPlacement, FlowRecord, FlowRecords, Withdrawal
-from speedwell.controller.tables.metrics import TableMetrics
 from speedwell.controller.tables.plan import TablePlanner
 from speedwell.controller.tables.registry import EntriesOf, OwnedTable
 from speedwell.controller.tables.sync import TableSync
@@ -43,9 +42,6 @@ from speedwell.controller.topology.events import (
 )
 from speedwell.controller.topology.hosts import Hosts, SwitchTables
 from speedwell.controller.topology.state import HostLocation, NetworkState
-
-STALE_ROUNDS = 3
-"""Polls in a row that find an entry of no record before it is removed."""
 
 
 class Forwarding(Application):
@@ -69,9 +65,8 @@ class Forwarding(Application):
         self._announced_links: frozenset[Link] = frozenset()
         rest = services.get(RestApplication)
         rest.register(EntriesApi(self.state, self.records, self.planner.registry))
-        self._metrics = TableMetrics(rest.metrics, lambda: len(self._tables.full_switches()))
-        self._unknown: dict[str, dict[int, int]] = {}
-        """How often in a row each switch told of an entry that no record has."""
+        Gauge("speedwell_full_switches", "Switches that have no space for all entries that they should hold.",
+              registry=rest.metrics).set_function(lambda: len(self._tables.full_switches()))
         services.get(Measurements).add_request(StatsRequest(
             "flows", self.state.edge_switches, partial(flow_stats_request, cookie_prefix=COOKIE_FLOWS),
             self._counted))
@@ -180,38 +175,17 @@ class Forwarding(Application):
     # --- what switches count ---
 
     def _counted(self, dpid: str, stats: list[Any], now: float) -> None:
-        """What a switch says of the entries of single flows."""
-        unknown: dict[int, int] = {}
+        """What a switch says of the entries of single flows. Those of no record are an earlier controller's, whose
+        flows may go on: they idle out."""
         for stat in chain.from_iterable(in_turns(stats)):
             record = self.records.with_cookie(stat.cookie, dpid)
             if record is not None:
                 record.counted(stat.byte_count, stat.packet_count, duration_of(stat), now)
-            elif not stat.hard_timeout:
-                unknown[stat.cookie] = self._unknown.get(dpid, {}).get(stat.cookie, 0) + 1
-        self._unknown.pop(dpid, None)
-        if unknown:
-            self._unknown[dpid] = unknown
-        for number, rounds in unknown.items():
-            if rounds >= STALE_ROUNDS:
-                self.loops.spawn(self._remove_stale_entry, dpid, number)
-
-    def _remove_stale_entry(self, dpid: str, number: int) -> None:
-        """An entry of a former life of the controller: its flow goes back to the default paths."""
-        datapath = self.state.datapaths.get(dpid)
-        if datapath is None:
-            return
-        try:
-            confirmed(self.state, datapath, [openflow.flows_delete(datapath, number)],
-                      self.state.settings.confirm_timeout_seconds)
-            self._metrics.stale_entries.inc()
-        except ControllerError as error:
-            self.logger.warning("a stale entry stays for now: %s", error)
 
     # --- what happened ---
 
     @set_ev_cls(EventSwitchChanged)
     def switch_changed(self, event: EventSwitchChanged) -> None:
-        self._unknown.pop(event.dpid, None)
         self._tables.switch_changed(event.dpid, event.connected)
 
     @set_ev_cls(EventSwitchForgotten)

@@ -21,7 +21,13 @@ from speedwell.controller.switches.entries import dpid_hex
 from speedwell.controller.switches.transactions import confirmed_on_all
 from speedwell.controller.tables import reconcile
 from speedwell.controller.tables.convergence import RETURN_PATIENCE_SECONDS, Convergence
-from speedwell.controller.tables.entries import DirtyEntries, SwitchTables, groups_reached, known_hosts
+from speedwell.controller.tables.entries import (
+    DirtyEntries,
+    SwitchTables,
+    groups_reached,
+    known_hosts,
+    ports_to_switches,
+)
 from speedwell.controller.tables.events import AffectedPath
 from speedwell.controller.tables.flow_records import FlowRecord, FlowRecords
 from speedwell.controller.tables.full_tables import FullTables, is_table_full
@@ -373,6 +379,10 @@ class TableSync:
         self._convergence.found(dpid, found.tables, time.monotonic())
         if self._is_returning(dpid):
             self._loops.spawn_after(RETURN_PATIENCE_SECONDS, self.plan_anew)
+        used = ports_to_switches(found.tables)
+        if used:
+            self._state.recovered_ports.update(
+                key for key, port in self._state.ports.items() if key[0] == dpid and port.up and key[1] not in used)
         for port_no, mac, ip in known_hosts(found.tables):
             self._listener.host_found(HostLocation(ip, mac, dpid, port_no))
         self._compare_all(dpid)

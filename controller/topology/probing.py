@@ -26,7 +26,7 @@ FIRST_PROBES_SECONDS = (0.0, 0.2, 0.6)
 DETERMINED_AFTER_SECONDS = 1.0
 """How long after its first probe a port from which nothing was heard is taken for one that leads to hosts."""
 RECOVERED_AFTER_SECONDS = 0.25
-"""The same for a port where the switch has entries of hosts, from an earlier controller."""
+"""The same for a port that by the switch's entries, from an earlier controller, leads to hosts or to nobody."""
 STALL_SECONDS = 0.4
 """A gap between two ticks that means that answers may still lie unread."""
 EDGE_INTERVALS = 5

@@ -104,7 +104,7 @@ class NetworkState:
         """Ports by which packets of hosts came since they are up: no cable between switches is there, unless it was
         plugged in and the port did not notice."""
         self.recovered_ports: set[PortKey] = set()
-        """Ports where a switch had entries of hosts from before its connection began."""
+        """Ports that by what a switch held before its connection began lead to no other switch."""
         self.refusals = Refusals()
         self.set_queue_classes: dict[str, tuple[int, ...]] = {}
         """The traffic classes with a queue, at switches where packets get there by `set_queue` (kernel datapath)."""

@@ -268,14 +268,27 @@ def test_lost_switch_is_told_and_reads_work_again_when_it_is_back(running: North
     running.end(read)
 
 
-def test_restarted_controller_takes_stale_entries_out_and_dead_clients_idle_out(running: Northbound) -> None:
-    running.place("r1h0", "r0h0", port=next(PORTS))
+def test_the_entry_of_a_read_outlives_its_controller_until_its_bytes_end(running: Northbound) -> None:
     running.stop_controller()
-    assert len(running.all_read_entries()) == 1
     running.settings = SETTINGS + "read_idle_timeout_seconds = 2\n"
     running.start_controller()
     running.meet_all_hosts()
+    port, size_bytes = next(PORTS), int(20 * HOST_BPS / 8)
+    running.place("r1h0", "r0h0", port=port)
+    stream = running.stream("r0h0", "r1h0", port, size_bytes)
+    running.kill_controller()
+    running.start_controller()
+    polled = time.monotonic() + 5
+    while time.monotonic() < polled:
+        assert len(running.all_read_entries()) == 1, "the entry of a read that goes on is gone"
+        time.sleep(0.2)
+    assert not stream.ended()
+    wait_until(stream.ended, 60, "the read does not end")
+    assert stream.received_bytes == size_bytes
     wait_until(lambda: running.all_read_entries() == [], 10, "the entry of the former controller stays")
+
+
+def test_the_read_of_a_client_that_died_idles_out(running: Northbound) -> None:
     running.place("r1h0", "r0h0", port=next(PORTS))
     assert len(running.get("/v1/reads")["reads"]) == 1
     wait_until(lambda: running.get("/v1/reads")["reads"] == [], 10, "the read of a dead client stays")
