@@ -1,6 +1,7 @@
 """Where the SDN controller answers over HTTP, and connections to it: over TLS at https://, with our certificate."""
 
 import http.client
+import json
 import ssl
 import time
 from http import HTTPStatus
@@ -43,16 +44,34 @@ class Controller:
         """Where the one is that led last."""
         return self._doors[self._asked]
 
-    def left(self, door: "_Door", *, is_silent: bool = False) -> None:
-        """That one does not lead, or does not answer. Who was silent a moment ago is not asked in its place: if it
-        is gone, who stands by will lead before that one answers."""
+    def left(self, door: "_Door", *, is_silent: bool = False, is_gone: bool = False) -> None:
+        """That one does not lead, or does not answer, or `is_gone`. Who was silent a moment ago is not asked in place
+        of one that stands by: if it is gone, who stands by will lead before that one answers."""
         now = time.monotonic()
         if is_silent:
             door.silent_until = now + SILENT_SECONDS
         if door is self.door:
             others = [(self._asked + step) % len(self._doors) for step in range(1, len(self._doors))]
             self._asked = next((each for each in others if self._doors[each].silent_until <= now),
-                               others[0] if is_silent and others else self._asked)
+                               others[0] if (is_silent or is_gone) and others else self._asked)
+
+    def find_leader(self, timeout_seconds: float) -> bool:
+        """Ask each, but for who was silent a moment ago where another was not, whether it leads a network that it
+        knows; requests go to that one from now on. False if none says so in time."""
+        now = time.monotonic()
+        for door in [each for each in self._doors if each.silent_until <= now] or self._doors:
+            connection = _Connection(door, timeout_seconds)
+            try:
+                connection.request("GET", "/v1/health")
+                health = json.loads(connection.getresponse().read())
+                if health["status"] != "standby" and health["converged"]:
+                    self._asked = self._doors.index(door)
+                    return True
+            except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+                continue
+            finally:
+                connection.close()
+        return False
 
     def __len__(self) -> int:
         return len(self._doors)
@@ -128,7 +147,7 @@ class _ToLeader(_Connection):
                 return super().connect()
             except OSError as error:
                 is_silent = isinstance(error, TimeoutError)
-                self._controller.left(self.door, is_silent=is_silent)
+                self._controller.left(self.door, is_silent=is_silent, is_gone=not is_silent)
                 if is_silent or not left:
                     raise
 

@@ -27,8 +27,10 @@ from speedwell.fs.proto.speedwell_pb2 import Replica
 log = logging.getLogger(__name__)
 
 PAUSE_AFTER_FAILURE_SECONDS = 1.5
-"""A controller that did not answer is not asked again for so long: else each file would wait for it. Of two, another
-one is asked after half of it."""
+"""A controller that did not answer is not asked again for so long: else each file would wait for it."""
+SEARCH_SECONDS = 6.0
+"""How long a client of several controllers looks for the one that leads before it counts them as one that is away."""
+SEARCH_STEP_SECONDS, SEARCH_TIMEOUT_SECONDS = 0.2, 0.5
 
 LATE_ANSWER_SECONDS = 2.0
 NEWS_SECONDS = 1.0
@@ -201,8 +203,7 @@ class Steering:
             log.warning("reading without the controller: %s did not answer: %s", self._url,
                         # a time-out says nothing
                         reason(error) if str(error) else f"nothing within {self._timeout_seconds:g} s")
-            self._ask_again_at = time.monotonic() + PAUSE_AFTER_FAILURE_SECONDS / len(self._controller)
-            self._controller.left(door, is_silent=isinstance(error, FutureTimeout))
+            self._pause(door, is_silent=isinstance(error, FutureTimeout))
             placement = None
         except Refused as error:
             log.warning("the controller did not place a read: %s", error)
@@ -215,6 +216,25 @@ class Steering:
         self._metrics.add(controller_requests=1, controller_seconds=time.monotonic() - began,
                           controller_fallbacks=0 if placement else 1)
         return placement
+
+    def _pause(self, door: Any, *, is_silent: bool) -> None:
+        """Ask no controller for a while; of several, until another one is found to lead. No read waits meanwhile."""
+        self._controller.left(door, is_silent=is_silent)
+        now = time.monotonic()
+        with self._lock:
+            if self._closed or now < self._ask_again_at:
+                return
+            self._ask_again_at = now + PAUSE_AFTER_FAILURE_SECONDS
+            if len(self._controller) > 1:
+                self._workers.submit(self._search, door, self._ask_again_at)
+                self._ask_again_at = now + SEARCH_SECONDS
+
+    def _search(self, former: Any, pause_ends_at: float) -> None:
+        while not self._closed and time.monotonic() < self._ask_again_at:
+            if self._controller.find_leader(SEARCH_TIMEOUT_SECONDS):
+                self._ask_again_at = pause_ends_at if self._controller.door is former else 0.0
+                return
+            time.sleep(SEARCH_STEP_SECONDS)
 
     def _followed(self, answer: dict[str, Any], replicas: Sequence[Replica],
                   client_ports: Sequence[int]) -> FollowedPlacement:

@@ -84,6 +84,17 @@ def test_a_controller_that_refuses_connections_is_passed_over() -> None:
         assert len(b.asked) == 2
 
 
+def test_one_that_is_slow_is_asked_rather_than_one_that_refuses_connections() -> None:
+    with two() as (a, b):
+        controller = Controller(f"{a.url},{b.url}")
+        a.server.shutdown()
+        a.server.server_close()
+        assert post(controller.connect(5), b"1") == 200
+        controller.left(controller.door, is_silent=True)
+        assert post(controller.connect(5), b"2") == 200
+        assert [body for _, body in b.asked] == [b"1", b"2"]
+
+
 def test_after_one_that_is_silent_the_next_request_goes_to_the_other() -> None:
     with two() as (a, _), socket.create_server(("127.0.0.1", 0)) as silent:
         controller = Controller(f"http://127.0.0.1:{silent.getsockname()[1]},{a.url}")

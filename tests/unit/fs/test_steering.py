@@ -190,6 +190,40 @@ def test_a_controller_that_comes_back_is_asked_again(
     wait_until(lambda: place(impatient), PAUSE_AFTER_FAILURE_SECONDS + 2, "the controller is not asked again")
 
 
+def test_another_controller_is_asked_as_soon_as_it_leads_and_no_read_waits_for_it(
+        controller: ScriptedController, metrics: Metrics) -> None:
+    health = {"status": "standby", "converged": False}
+    controller.news = lambda path: (200, health)
+    steering = Steering(f"http://127.0.0.1:1,{controller.url}", metrics)
+    controller.answer = lambda body: (time.sleep(0.5), placed_on("10.0.0.1")(body))[1]
+    assert place(steering) is None
+    controller.answer = placed_on("10.0.0.1")
+    began = time.monotonic()
+    for status in ("standby", "converging"):
+        health["status"] = status
+        asked = len(controller.asked)
+        wait_until(lambda asked=asked: len(controller.asked) > asked + 1, 5, "nobody looks for the leader")
+        assert place(steering) is None
+    assert len(controller.posts) == 1
+    health.update(status="ok", converged=True)
+    wait_until(lambda: place(steering), 5, "the leader is not asked")
+    assert time.monotonic() - began < PAUSE_AFTER_FAILURE_SECONDS * 3
+    steering.close()
+
+
+def test_a_slow_leader_is_not_asked_for_every_read_though_it_says_that_it_leads(
+        controller: ScriptedController, metrics: Metrics) -> None:
+    controller.news = lambda path: (200, {"status": "ok", "converged": True})
+    steering = Steering(f"{controller.url},http://127.0.0.1:1", metrics)
+    controller.answer = lambda body: (time.sleep(0.3), placed_on("10.0.0.1")(body))[1]
+    began = time.monotonic()
+    while time.monotonic() < began + PAUSE_AFTER_FAILURE_SECONDS * 2:
+        place(steering)
+        time.sleep(0.02)
+    assert len(controller.posts) <= 3
+    steering.close()
+
+
 def test_a_connection_that_the_controller_closed_is_opened_again(
         steering: Steering, controller: ScriptedController) -> None:
     assert place(steering) is not None
