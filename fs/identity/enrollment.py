@@ -16,6 +16,7 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -59,6 +60,7 @@ class Enrollment(ThreadingHTTPServer):
         """Raises IdentityError, InvalidArgument."""
         host, port = parse_address(listen, "--listen", lowest_port=0)
         self.directory = directory
+        self.note_answer: Callable[[str, int], None] = lambda request, status: None
         self.identity = Identity(directory / AUTHORITY).require_role(AUTHORITY)
         self._open: dict[socket.socket, tuple[socket.socket, float]] = {}   # another descriptor, since when
         self._lock = threading.Lock()
@@ -222,6 +224,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: HTTPStatus, answer: dict[str, Any], kind: str = "application/json") -> None:
         body = json.dumps(answer).encode()
+        known = _Route(self.command, self.path) in _ROUTES
+        self.server.note_answer(f"{self.command} {self.path}" if known else "unknown", status.value)
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))

@@ -95,7 +95,7 @@ def hear(directory: Path) -> None:
 def renew_due(directory: Path, now: float) -> list[str]:
     """Renew what is due of the identities in `directory`; returns whose. Raises IdentityError."""
     def renew(place: Path, authority: str) -> None:
-        if not _certificate(place).is_due(now):
+        if not certificate_of(place).is_due(now):
             return
         key = ec.generate_private_key(ec.SECP256R1())
         answer = _ask(authority, "POST", "/v1/renew", {"request": _request(key)}, Identity(place).client_context())
@@ -126,7 +126,8 @@ class _Lost(IdentityError):
     """Whether the authority did it is not known."""
 
 
-def _certificate(place: Path) -> register.Certificate:
+def certificate_of(place: Path) -> register.Certificate:
+    """Of the identity in `place`. Raises OSError, ValueError or TypeError for one that is damaged."""
     with (place / files.CERTIFICATE).open("rb") as stream:
         return register.Certificate(**json.loads(stream.readline()))
 

@@ -3,10 +3,11 @@
 import logging
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from speedwell.fs.errors import SpeedwellError
-from speedwell.fs.identity import register
+from speedwell.fs.identity import files, register
 
 log = logging.getLogger(__name__)
 
@@ -15,8 +16,10 @@ NEWS_SECONDS = 10.0
 """So often a machine that has joined asks what was revoked."""
 
 
-def keep_renewed(directory: Path, stopped: threading.Event) -> None:
-    """Renew what is due in `directory`, and learn what was revoked, until `stopped`."""
+def keep_renewed(directory: Path, stopped: threading.Event,
+                 note_trouble: Callable[[str], None] = lambda trouble: None) -> None:
+    """Renew what is due in `directory`, and learn what was revoked, until `stopped`. `note_trouble` is told each time
+    what keeps it from that, or an empty text."""
     told = ""
     heard_at = 0.0
     while not stopped.wait(LOOK_SECONDS):
@@ -32,11 +35,22 @@ def keep_renewed(directory: Path, stopped: threading.Event) -> None:
                     joining.hear(directory)
             if renewed:
                 log.info("renewed the certificates of %s", ", ".join(renewed))
-            told = ""
+            trouble = ""
         except (SpeedwellError, OSError) as error:
-            if str(error) != told:
-                log.error("certificates are not renewed: %s", error)
-            told = str(error)
+            trouble = str(error)
+            if trouble != told:
+                log.error("certificates are not renewed: %s", trouble)
+        told = trouble
+        note_trouble(trouble)
+
+
+def kept(directory: Path) -> list[register.Certificate]:
+    """The certificates that are renewed here. Raises IdentityError; OSError, ValueError, TypeError if damaged."""
+    if (directory / register.ISSUED).exists():
+        return register.kept(directory)
+    from speedwell.fs.identity import joining  # likewise
+
+    return [joining.certificate_of(path.parent) for path in sorted(directory.glob(f"*/{files.CERTIFICATE}"))]
 
 
 def _of_authority(directory: Path) -> list[str]:

@@ -9,6 +9,7 @@ from typing import NoReturn
 import click
 
 from speedwell.fs import command_line, logs, systemd
+from speedwell.fs import metrics as prometheus
 from speedwell.fs.config import config_option
 from speedwell.fs.ending import run_to_the_end
 from speedwell.fs.errors import IdentityError, InvalidArgument
@@ -23,19 +24,30 @@ STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
               help="The identities of this machine, from `speedwell init` or `speedwell join`.")
 @click.option("--listen", metavar="HOST:PORT", help="Where the authority is: give certificates to machines that "
               "join, and new ones to those that have.")
+@prometheus.OPTION
 @logs.OPTION
-def command(directory: Path, listen: str | None, log_level: str) -> None:
+def command(directory: Path, listen: str | None, metrics: str | None, log_level: str) -> None:
     """Keep the certificates of a machine renewed."""
     logs.configure(log_level)
+    prometheus.check(metrics)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     said = "ready"
+    measured = None
+    if metrics is not None:
+        from speedwell.fs.identity.metrics import CertificateMetrics  # takes 10 MiB
+
+        measured = CertificateMetrics(directory)
+        prometheus.serve(metrics, [measured])
     if listen is not None:
         from speedwell.fs.identity.enrollment import Enrollment  # takes memory
 
         server = Enrollment(directory, listen)
+        if measured is not None:
+            server.note_answer = measured.note_answer
         said = f"ready {listen.rpartition(':')[0]}:{server.server_port}"
         threading.Thread(target=server.serve_forever, daemon=True).start()
-    threading.Thread(target=keep_renewed, args=(directory, threading.Event()), daemon=True).start()
+    threading.Thread(target=keep_renewed, daemon=True, args=(
+        directory, threading.Event(), *([measured.note_trouble] if measured else []))).start()
     systemd.ready(said)
     systemd.wait_for(STOP_SIGNALS, lambda: listen is None or _answers(said.removeprefix("ready ")))
 

@@ -57,8 +57,12 @@ def write(directory: Path, certificates: Sequence[Certificate], validity_seconds
         indent=2).encode())
 
 
+def kept(directory: Path) -> list[Certificate]:
+    """The newest of each holder whose key is here, but for revoked ones. Raises IdentityError."""
+    newest = {each.name: each for each in read(directory)[0]}
+    return [each for each in newest.values() if each.revoked_at is None and not each.elsewhere]
+
+
 def is_due(directory: Path, now: float) -> bool:
     """Whether a certificate should be renewed, or an authority is missing. Raises IdentityError."""
-    newest = {each.name: each for each in read(directory)[0]}
-    return not (directory / files.SWITCH_AUTHORITY).exists() or any(
-        each.revoked_at is None and not each.elsewhere and each.is_due(now) for each in newest.values())
+    return not (directory / files.SWITCH_AUTHORITY).exists() or any(each.is_due(now) for each in kept(directory))

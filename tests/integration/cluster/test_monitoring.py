@@ -1,9 +1,11 @@
 """A real Prometheus that watches a real installation, with the configuration and the rules of the repository."""
 
+import contextlib
 import json
 import re
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,10 @@ import pytest
 import requests
 
 from speedwell.cluster.nameservers import free_ports
+from speedwell.fs.identity import joining
+from speedwell.fs.identity.authority import Authority
+from speedwell.fs.identity.invitations import invite
+from speedwell.fs.identity.roles import AUTHORITY, DATASERVER, MOUNT
 from tests.integration.cluster.executable import SCRIPTS, Speedwell, kill
 from tests.integration.cluster.prometheus import MONITORING, firing, prometheus, require_as_prometheus_wants, values
 from tests.waiting import wait_until
@@ -90,6 +96,39 @@ def test_what_no_installation_starts_here_answers_too(program: str, options: tup
                 assert 'speedwell_metadata_refused_total{command="unknown"} 1.0' in page(port)
             assert expected <= told_by(f"127.0.0.1:{port}")
             require_as_prometheus_wants(page(port).encode())
+        finally:
+            process.terminate()
+
+
+def test_who_keeps_certificates_tells_until_when_they_are_good_and_whether_they_are_renewed(tmp_path: Path) -> None:
+    Authority.make(tmp_path / "a").ensure([(AUTHORITY, AUTHORITY), ("d0", DATASERVER)])
+    listens, *ports = free_ports("127.0.0.1", 3)
+    with certificates(tmp_path / "a", ports[0], "--listen", f"127.0.0.1:{listens}"):
+        joining.join(tmp_path / "b", invite(tmp_path / "a", f"127.0.0.1:{listens}", "b", [DATASERVER, MOUNT]))
+        with certificates(tmp_path / "b", ports[1]):
+            for port, names in zip(ports, ({AUTHORITY, "d0"}, {"b", "mount-b"}), strict=True):
+                ends = dict(re.findall(r'certificate_end_timestamp_seconds{name="(.+)"} (.+)', page(port)))
+                assert ends.keys() == names and min(map(float, ends.values())) > time.time()
+                assert "speedwell_certificates_renewal_failing 0.0" in page(port)
+                require_as_prometheus_wants(page(port).encode())
+        assert 'requests_total{request="POST /v1/join",status="200"} 1.0' in page(ports[0])
+        issued = tmp_path / "a" / "issued.json"
+        issued.rename(tmp_path / "kept")
+        issued.write_text("damaged")
+        wait_until(lambda: "speedwell_certificates_renewal_failing 1.0" in page(ports[0]), DEADLINE_SECONDS,
+                   lambda: page(ports[0]))
+        (tmp_path / "kept").rename(issued)
+        wait_until(lambda: "speedwell_certificates_renewal_failing 0.0" in page(ports[0]), DEADLINE_SECONDS,
+                   lambda: page(ports[0]))
+
+
+@contextlib.contextmanager
+def certificates(directory: Path, port: int, *options: str) -> Iterator[None]:
+    with subprocess.Popen([SCRIPTS / "speedwell-certificates", "--directory", directory, "--metrics",
+                           f"127.0.0.1:{port}", *options], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline().startswith(b"ready")
+            yield
         finally:
             process.terminate()
 
