@@ -95,7 +95,7 @@ def explain(error: Exception) -> str:
 
 def missing(module: str | None, extra: str) -> str:
     """What a user is told of a library that is not there, and that an extra of the package brings."""
-    return f"this needs {module}: run scripts/setup, or pip install '.[{extra}]', in a clone of Speedwell"
+    return f"this needs {module}: run scripts/setup, or pip install -e '.[{extra}]', in a clone of Speedwell"
 
 
 def _extra_with(module: str) -> str | None:

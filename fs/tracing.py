@@ -137,7 +137,8 @@ def start(service: str, instance: str = "") -> None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ModuleNotFoundError as error:
-        log.warning("no traces are sent: %s is missing, which pip install 'speedwell[traces]' brings", error.name)
+        log.warning("no traces are sent: %s is missing; run pip install -e '.[traces]' in a clone of Speedwell",
+                    error.name)
         return
     provider = TracerProvider(shutdown_on_exit=False, resource=Resource.create({
         "service.name": service, "service.instance.id": instance or f"{socket.gethostname()}:{os.getpid()}"}))

@@ -107,7 +107,7 @@ def _on_dask(address: str, tasks: Sequence[T], run: Callable[[T], Result]) -> It
         from distributed import Client, as_completed
         from distributed.comm import resolve_address
     except ImportError:
-        raise InvalidSetting("scheduler: needs the package `distributed`: pip install '.[dask]' in a clone of "
+        raise InvalidSetting("scheduler: needs the package `distributed`: pip install -e '.[dask]' in a clone of "
                              "Speedwell, here and where the workers run") from None
     try:
         client = Client(resolve_address(address), timeout=CONNECT_SECONDS)

@@ -48,8 +48,8 @@ def test_the_code_generator_is_of_the_same_release_as_grpc() -> None:
     ("prometheus_client", "server"), ("mfusepy", "client"), ("pyroute2", "server"), ("distributed", "dask")])
 def test_a_library_that_is_missing_is_told_with_the_extra_that_brings_it(module: str, extra: str) -> None:
     error = ModuleNotFoundError(f"No module named '{module}'", name=module)
-    assert explain(error) == (f"this needs {module}: run scripts/setup, or pip install '.[{extra}]', in a clone of "
-                              "Speedwell")
+    assert explain(error) == (f"this needs {module}: run scripts/setup, or pip install -e '.[{extra}]', in a clone "
+                              "of Speedwell")
 
 
 @pytest.mark.parametrize(("daemon", "library", "extra"), [

@@ -82,4 +82,4 @@ def test_a_scheduler_needs_dask_and_says_how_to_get_it(tmp_path: Path, monkeypat
     result = invoke(tmp_path, "--scheduler", "tcp://127.0.0.1:8786")
 
     assert result.exit_code == 1
-    assert "pip install '.[dask]'" in result.output
+    assert "pip install -e '.[dask]'" in result.output
