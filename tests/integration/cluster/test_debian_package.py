@@ -28,7 +28,6 @@ grep -h ExecStart /srv/units/*.service
 
 
 @pytest.mark.root
-@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_a_package_that_dpkg_has_installed_starts_an_installation(tmp_path: Path) -> None:
     package = os.environ.get(PACKAGE_VARIABLE) or run(str(CHECKOUT / "scripts/debian-package"), str(tmp_path)).strip()
