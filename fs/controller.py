@@ -1,5 +1,6 @@
 """Where the SDN controller answers over HTTP, and connections to it: over TLS at https://, with our certificate."""
 
+import contextlib
 import http.client
 import json
 import ssl
@@ -18,6 +19,7 @@ from speedwell.fs.identity.roles import CONTROLLER
 LEADER_HEADER = "Speedwell-Leader"
 """Of an answer of a controller that stands by, with status 503."""
 SILENT_SECONDS = 3.0
+MOST_CONTROLLERS = 8
 
 
 class Controller:
@@ -27,6 +29,7 @@ class Controller:
         """`url` has commas between several. `identity` is the directory of ours, by default that of
         SPEEDWELL_IDENTITY or what `up` made on this machine. Raises InvalidArgument for what is not
         http[s]://HOST[:PORT], and for https:// without an identity; IdentityError."""
+        self._identity = identity
         self._doors = [_Door(each.rstrip("/"), identity) for each in url.split(",")]
         self.url = ",".join(door.url for door in self._doors)
         self._asked = 0
@@ -35,8 +38,6 @@ class Controller:
         """A connection that is made with the first request, to who led last. That raises OSError,
         http.client.HTTPException. Who refuses a connection or stands by is not asked again while another may lead:
         a request goes to that one at once. One that is silent fails, and the next request goes to another."""
-        if len(self._doors) == 1:
-            return _Connection(self._doors[0], timeout_seconds)
         return _ToLeader(self, timeout_seconds)
 
     @property
@@ -54,6 +55,13 @@ class Controller:
             others = [(self._asked + step) % len(self._doors) for step in range(1, len(self._doors))]
             self._asked = next((each for each in others if self._doors[each].silent_until <= now),
                                others[0] if (is_silent or is_gone) and others else self._asked)
+
+    def told(self, door: "_Door", leader: str) -> None:
+        """One that stands by named the URL of who leads, which may be one more: its certificate has to prove it."""
+        if (leader not in [each.url for each in self._doors] and len(self._doors) < MOST_CONTROLLERS
+                and leader.partition(":")[0] == door.url.partition(":")[0]):
+            with contextlib.suppress(InvalidArgument, IdentityError):
+                self._doors.append(_Door(leader, self._identity))
 
     def find_leader(self, timeout_seconds: float) -> bool:
         """Ask each, but for who was silent a moment ago where another was not, whether it leads a network that it
@@ -172,6 +180,7 @@ class _ToLeader(_Connection):
             self._controller.left(self.door, is_silent=True)
             raise
         if _stands_by(response):
+            self._controller.told(self.door, response.getheader(LEADER_HEADER) or "")
             self._controller.left(self.door)
         return response
 

@@ -20,6 +20,7 @@ class One:
 
     def __init__(self) -> None:
         self.leads = True
+        self.leader = ""
         self.asked: list[tuple[str, bytes]] = []
         one = self
 
@@ -31,7 +32,7 @@ class One:
                 one.asked.append((self.path, body))
                 self.send_response(200 if one.leads else 503)
                 if not one.leads:
-                    self.send_header(LEADER_HEADER, "")
+                    self.send_header(LEADER_HEADER, one.leader)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -115,6 +116,22 @@ def test_a_standby_is_asked_again_rather_than_one_that_was_silent_a_moment_ago()
         assert (post(connection, b"2"), post(connection, b"3")) == (503, 503)
         a.leads = True
         assert post(connection, b"4") == 200
+
+
+def test_a_leader_that_a_standby_names_is_asked_though_nobody_gave_its_address() -> None:
+    with two() as (a, b):
+        a.leads, a.leader = False, b.url
+        connection = Controller(a.url).connect(5)
+        assert (post(connection, b"1"), post(connection, b"2")) == (200, 200)
+        assert [body for _, body in b.asked] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("leader", ["https://127.0.0.1:1", "nonsense", "http://", "http://a:1/path"])
+def test_what_a_standby_names_is_passed_over_where_it_is_no_controller_of_the_same_kind(leader: str) -> None:
+    with two() as (a, _):
+        a.leads, a.leader = False, leader
+        controller = Controller(a.url)
+        assert (post(controller.connect(5), b"1"), len(controller)) == (503, 1)
 
 
 def test_where_none_leads_that_is_the_answer() -> None:

@@ -1,0 +1,56 @@
+"""Two controllers on machines that `speedwell init --etcd` and `join` made: one leads, the other takes over."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from tests.integration.cluster.machines import Machine, machines
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.root
+
+ROLES = "nameserver dataserver controller"
+TAKEOVER_SECONDS = 3.0
+STATUS = '"status":"empty"'
+"""Of one that leads, as there are no switches here."""
+ASK = """curl -sS --max-time 1 --cacert /srv/speedwell/identity/authority.pem \\
+  --cert /srv/speedwell/identity/operator/identity.pem https://10.0.0.{}:8080/v1/health"""
+
+
+def test_either_of_two_machines_takes_over_from_the_controller_of_the_other() -> None:
+    with ExitStack() as ending:
+        a, b, c = machines("abc", ending).values()
+        a.run(f"speedwell init /srv/speedwell {ROLES} --name a --address 10.0.0.1 --etcd b=10.0.0.2,c=10.0.0.3; "
+              "speedwell up")
+        for machine, roles in (b, f"{ROLES} --address 10.0.0.2"), (c, "nameserver dataserver"):
+            token = a.run(f"speedwell identity invite {machine.name} {roles}").split()[-1]
+            machine.run("speedwell join /srv/speedwell --token-file -; speedwell up", typed=f"{token}\n")
+
+        def says(number: int, what: str) -> bool:
+            return what in a.attempt(ASK.format(number)).stdout
+
+        def seconds_until_leading(number: int) -> float:
+            began = time.monotonic()
+            wait_until(lambda: says(number, STATUS), 20, f"the controller of 10.0.0.{number} does not lead")
+            return time.monotonic() - began
+
+        seconds_until_leading(1)
+        wait_until(lambda: says(2, '"leader":"https://10.0.0.1:8080"'), 20, "the second one does not stand by")
+        kill_controller(a)
+        seconds = seconds_until_leading(2)
+        print(f"takeover by another machine after SIGKILL: {seconds:.2f} s")
+        assert seconds < TAKEOVER_SECONDS
+        wait_until(lambda: says(1, '"leader":"https://10.0.0.2:8080"'), 20, "the former leader does not stand by")
+        c.run("pkill -KILL -x etcd")
+        b.switch_off()
+        seconds = seconds_until_leading(1)
+        print(f"takeover after the leader's machine has failed: {seconds:.2f} s")
+        assert seconds < 2 * TAKEOVER_SECONDS
+        a.run("speedwell put /bin/ls /; speedwell get /ls - | cmp - /bin/ls")
+
+
+def kill_controller(machine: Machine) -> None:
+    machine.run("kill -KILL $(pgrep -of bin/speedwell-controller)")
