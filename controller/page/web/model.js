@@ -133,8 +133,9 @@ export class Model extends EventTarget {
     const answer = await fetch("/v1/events/history").catch(() => null);
     if (!answer?.ok) return;
     const earlier = await answer.json();
-    const first = this.frames[0]?.at ?? Infinity;
-    this.frames.unshift(...earlier.filter((frame) => frame.at < first - 0.5));
+    const known = new Set(this.frames.map((frame) => frame.at));
+    this.frames.push(...earlier.filter((frame) => !known.has(frame.at)));
+    this.frames.sort((a, b) => a.at - b.at);
     this.#tell("frame");
   }
 

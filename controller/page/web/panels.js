@@ -44,6 +44,15 @@ function table(columns, rows, caption) {
 const more = (list, shown) => list && list.total > shown
   ? h("p", { className: "dim" }, `${shown} of ${list.total} are shown.`) : null;
 
+// That there are transfers of which the page is not told: any of them may go over a link.
+function notAll(frame) {
+  const told = new Map((frame.members ?? []).map((coflow) => [coflow.id, coflow.members.length]));
+  const lists = [["reads", frame.reads, frame.reads?.reads.length],
+    ["coflows", frame.coflows, frame.coflows?.coflows.filter((coflow) => told.get(coflow.id) >= coflow.flows).length]]
+    .filter(([, list, shown]) => list && list.total > shown).map(([name, list, shown]) => `${shown} of ${list.total} ${name}`);
+  return lists.length ? h("p", { className: "dim" }, `Only ${lists.join(" and ")} are followed here: others may go over it, too.`) : null;
+}
+
 function flowRows(app, flows) {
   return flows.map((flow) => ({
     key: flow.key, pick: () => app.pick({ kind: "flow", flow: flow.key }), selected: app.isPicked(flow.key),
@@ -264,7 +273,8 @@ function linkDetail(app, frame, link) {
     return h("p", {}, `${nodes[from].name} → ${nodes[to].name}: ${percent(load)}, ${carried} of ${rate(link.capacity[index])}`);
   };
   return [`Link ${nodes[link.a].name} – ${nodes[link.b].name}`, way(0, link.a, link.b), way(1, link.b, link.a),
-    table(["", "transfer", "#measured", "#share"], flowRows(app, flows), "No transfer that the controller steers goes over it.")];
+    table(["", "transfer", "#measured", "#share"], flowRows(app, flows), notAll(frame) ? ""
+      : "No transfer that the controller steers goes over it."), notAll(frame)];
 }
 
 function nodeDetail(app, frame, node) {
@@ -278,7 +288,7 @@ function nodeDetail(app, frame, node) {
   }).sort((a, b) => b.load - a.load);
   return [`${node.tier ? "Switch" : "Host"} ${node.name}`, h("p", { className: "dim" }, node.id),
     table(["link to", "#sends", "#receives"], neighbours, "It has no links."),
-    flows.length ? table(["", "transfer", "#measured", "#share"], flowRows(app, flows), "") : null];
+    flows.length ? table(["", "transfer", "#measured", "#share"], flowRows(app, flows), "") : null, notAll(frame)];
 }
 
 function flowDetail(app, frame, key) {

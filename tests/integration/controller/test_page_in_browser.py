@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import socket
+import socketserver
 import subprocess
 import sys
+import threading
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -196,6 +201,62 @@ def test_the_past_can_be_looked_at_also_by_who_comes_late(page: Browser, url: st
     assert page.value("speedwell.model.isLive")
 
 
+class Cable(socketserver.ThreadingTCPServer):
+    """Between a browser and the controller at `url`, to be pulled out."""
+
+    daemon_threads = True
+    is_plugged = True
+
+    def __init__(self, url: str) -> None:
+        self.controller = urllib.parse.urlsplit(url)
+        self.ends: list[socket.socket] = []
+        super().__init__(("127.0.0.1", 0), _Cable)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def pull_out(self) -> None:
+        self.is_plugged = False
+        for end in self.ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+class _Cable(socketserver.BaseRequestHandler):
+    server: Cable
+
+    def handle(self) -> None:
+        if not self.server.is_plugged:
+            return
+        with socket.create_connection((self.server.controller.hostname, self.server.controller.port)) as there:
+            self.server.ends += [self.request, there]
+            back = threading.Thread(target=_carry, args=(there, self.request), daemon=True)
+            back.start()
+            _carry(self.request, there)
+            back.join()
+
+
+def _carry(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+
+def test_what_happened_while_the_page_had_no_connection_can_be_looked_at(url: str) -> None:
+    with Cable(url) as cable, browser() as page:
+        page.open("http://{}:{}/".format(*cable.server_address))
+        page.until("speedwell.model.frames.length > 1")
+        cable.pull_out()
+        page.until("!speedwell.model.connected")
+        cut = page.value("speedwell.model.frame.at")
+        page.until(f"Date.now() / 1000 - {cut} > 12")
+        cable.is_plugged = True
+        page.until(f"speedwell.model.frame.at - {cut} > 12")
+        page.until(f"speedwell.model.frames.some(({{ at }}) => at > {cut} + 1 && at < {cut} + 11)")
+        told = page.value("speedwell.model.frames.map((frame) => frame.at)")
+        assert told == sorted(set(told)) and max(after - at for at, after in pairwise(told)) < 9
+        cable.shutdown()
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_it_fits_a_phone_and_follows_light_and_dark(page: Browser, dark: bool) -> None:
     page.show(360, 740, dark=dark, phone=True)
@@ -277,6 +338,8 @@ def test_under_load_ten_viewers_and_a_browser_go_on_being_told() -> None:
         assert len(load.result().post) > LOAD_SECONDS, "there was a load"
         page.press("1")
         page.until("/100 of \\d{3} are shown/.test(document.querySelector('#panel').innerText)")
+        page.value("speedwell.pick({ kind: 'link', link: 0 })")
+        page.until("/Only 100 of \\d{3} reads .*are followed here/.test(document.querySelector('#detail').innerText)")
         page.press("2")
         page.until("document.querySelectorAll('#panel tbody tr').length === 4")
         assert page.value("[...document.querySelectorAll('#panel tbody tr')].map((row) => row.cells[0].innerText)"
