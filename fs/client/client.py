@@ -27,6 +27,7 @@ from speedwell.fs.errors import (
     NoSuchFile,
     NotADirectory,
     NotSupported,
+    ReadFailed,
     SpeedwellError,
 )
 from speedwell.fs.limits import LEAST_ADVISED_BYTES
@@ -277,7 +278,12 @@ class Client:
         """
         self._require_open()
         with Span("read"):
-            return receive_file(self._context, self._file(path, fresh=True), destination_fd, progress)
+            file = self._file(path, fresh=True)
+            try:
+                return receive_file(self._context, file, destination_fd, progress)
+            except (NoReplicaAvailable, ReadFailed) as error:
+                error.args = (f"{os.fsdecode(path)}: {error}",)     # below here a content has no name
+                raise
 
     def store(self, path: str | bytes, source_fd: int, progress: Progress | None = None, *,
               mode: int = 0o644, exclusive: bool = False, replicas: Sequence[str] = ()) -> int:

@@ -82,6 +82,7 @@ def test_nothing_is_written_to_a_stranger_and_nothing_read_from_it(cluster: Loca
         assert refused.returncode == 1
         assert b"is not the dataserver d0" in refused.stderr
         assert refused.stdout == b""
+    assert b"speedwell: /healthy: no replica delivers " in refused.stderr
     assert SECRET[:15] not in stranger.received
     assert speedwell(cluster, "ls").stdout.split() == [b"healthy"]
 
