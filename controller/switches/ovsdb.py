@@ -55,6 +55,8 @@ class Database(NamedTuple):
     port: int
     dpid: str = ""
     identity: Identity | None = None
+    may_write: Callable[[], bool] = lambda: True
+    """Asked when a transaction is about to be sent: a controller that stood still may not lead any more."""
 
     def __str__(self) -> str:
         return f"{'ssl' if self.identity else 'tcp'}:{self.address}:{self.port}"
@@ -105,6 +107,8 @@ def transact(database: Database, operations: Sequence[dict[str, Any]], timeout_s
     """
     try:
         with eventlet.Timeout(timeout_seconds), database.connected() as connection:
+            if not all(each["op"] == "select" for each in operations) and not database.may_write():
+                raise DatabaseRefused(f"nothing is written to the database at {database}: another controller leads")
             results = _transact(connection, operations)
     except NotAdmitted as error:
         if error.why == ENDED:

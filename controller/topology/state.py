@@ -120,7 +120,8 @@ class NetworkState:
 
     def database(self, info: SwitchInfo) -> Database:
         """Where the database of a switch listens."""
-        return Database(info.address, self.settings.ovsdb_port, info.dpid, self.identity)
+        return Database(info.address, self.settings.ovsdb_port, info.dpid, self.identity,
+                        lambda: self.leadership.leads)
 
     def datapath(self, dpid: str) -> Any:
         """The connection of a switch. Raises SwitchGone."""

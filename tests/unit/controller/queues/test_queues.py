@@ -167,11 +167,15 @@ class RefusingDatabase(threading.Thread):
         self.listening = socket.create_server(("127.0.0.1", 0))
         self.port = self.listening.getsockname()[1]
         self._results = results
+        self.received = b""
 
     def run(self) -> None:
         connection, _ = self.listening.accept()
         with closing(connection):
-            request = json.loads(connection.recv(65536))
+            self.received = connection.recv(65536)
+            if not self.received:
+                return
+            request = json.loads(self.received)
             connection.sendall(json.dumps({"id": request["id"], "error": None, "result": self._results}).encode())
             connection.recv(1)
 
@@ -187,6 +191,14 @@ def refusing() -> Iterator[RefusingDatabase]:
 def test_what_a_database_has_against_a_transaction_is_said(refusing: RefusingDatabase) -> None:
     with pytest.raises(DatabaseRefused, match=r"constraint violation.*no such queue"):
         transact(Database("127.0.0.1", refusing.port), [{"op": "comment", "comment": "x"}], 2.0)
+
+
+def test_a_controller_that_leads_no_more_writes_nothing_into_a_database(refusing: RefusingDatabase) -> None:
+    database = Database("127.0.0.1", refusing.port, may_write=lambda: False)
+    with pytest.raises(DatabaseRefused, match="another controller leads"):
+        transact(database, [{"op": "select"}, {"op": "mutate"}], 2.0)
+    refusing.join(5)
+    assert refusing.received == b""
 
 
 def test_the_interface_shows_the_queues_of_ports_and_why_a_port_has_none() -> None:
