@@ -54,6 +54,12 @@ def _join(fabric: dict[str, Any]) -> str:
     return ""
 
 
+def identity() -> str:
+    """The directory of the identity that the user's commands take on this machine's fabric; empty without one."""
+    fabric = _fabric()
+    return os.environ.get(VARIABLE) or (str(fabric.get("identity") or "") if fabric is not None else "")
+
+
 def supervisor() -> int | None:
     """The process that keeps the fabric of this machine, if there is one."""
     fabric = _fabric()

@@ -6,7 +6,9 @@ import sys
 
 import click
 
+from speedwell.cluster import fabric_network
 from speedwell.cluster.errors import ClusterError
+from speedwell.fs.identity.known import identity_for
 from speedwell.fs.metadata_store.addresses import PORT, PREFIX, address_of
 from speedwell.fs.metadata_store.client import MetadataClient
 
@@ -68,4 +70,4 @@ def _client(key: str, port: int) -> MetadataClient:
     if not has_route(address_of(key.encode())):
         raise ClusterError(f"this machine has no route to {PREFIX}: run it on a host of the fabric "
                            "(`speedwell enter HOST`), or see `speedwell metadata route --help`")
-    return MetadataClient(port=port)
+    return MetadataClient(port=port, identity=identity_for("", fabric_network.identity()))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections import deque
 from ipaddress import IPv4Address, IPv4Network
 from typing import NamedTuple
 
-from speedwell.fs.errors import InvalidArgument, ProtocolError, SpeedwellError, reason
+from speedwell.fs.errors import InvalidArgument, NotAuthenticated, ProtocolError, SpeedwellError, reason
+from speedwell.fs.identity.bundle import Identity
 from speedwell.fs.metadata_store.addresses import PORT, address_of, block_of
-from speedwell.fs.metadata_store.wire import MAX_KEY_BYTES, MAX_VALUE_BYTES, Connection, Refused, Reply
+from speedwell.fs.metadata_store.wire import MAX_KEY_BYTES, MAX_VALUE_BYTES, Connection, Refused, Reply, connect
 
 CONNECT_SECONDS = 0.2
 """A SYN that is lost while tables change would be sent again after a second only."""
@@ -33,8 +33,11 @@ class MetadataClient:
     first answer which blocks it owns. One that refuses a key, or breaks, is left, and the request goes to the key's
     address again; get and put may be sent twice."""
 
-    def __init__(self, *, port: int = PORT, timeout_seconds: float = 5.0, keep: bool = True) -> None:
-        """`keep` False: a connection for each request, as the paper's clients have them."""
+    def __init__(self, *, port: int = PORT, timeout_seconds: float = 5.0, keep: bool = True,
+                 identity: Identity | None = None) -> None:
+        """`keep` False: a connection for each request, as the paper's clients have them. With an `identity` over TLS.
+        """
+        self._identity = identity
         self._port = port
         self._timeout_seconds = timeout_seconds
         self._keep = keep
@@ -67,7 +70,7 @@ class MetadataClient:
             try:
                 kept = self._connection(address)
                 reply = kept.connection.call(*parts)
-            except Refused as error:
+            except (Refused, NotAuthenticated) as error:
                 self._leave(kept)
                 problem: Exception = error
                 if not str(error).startswith("NOTMINE"):
@@ -87,10 +90,8 @@ class MetadataClient:
         for kept in self._kept:
             if block_of(address, kept.blocks):
                 return kept
-        connected = socket.create_connection((str(address), self._port), CONNECT_SECONDS)
-        connected.settimeout(ANSWER_SECONDS)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = Connection(connected)
+        connection = connect((str(address), self._port), CONNECT_SECONDS, self._identity)
+        connection.set_timeout(ANSWER_SECONDS)
         if not self._keep:
             return _Kept([], connection)
         try:

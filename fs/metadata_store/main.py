@@ -17,6 +17,8 @@ from speedwell.fs.config import config_option
 from speedwell.fs.controller import Controller
 from speedwell.fs.ending import run_to_the_end
 from speedwell.fs.errors import InvalidArgument, reason
+from speedwell.fs.identity.bundle import Identity
+from speedwell.fs.identity.roles import DATASERVER
 from speedwell.fs.metadata_store.addresses import PORT, PREFIX, parse_block
 from speedwell.fs.metadata_store.engines import open_engine
 from speedwell.fs.metadata_store.membership import Membership
@@ -58,14 +60,15 @@ def command(store: str, listen: str, blocks: tuple[str, ...], controller: str | 
     prometheus.check(metrics)
     bound, port = parse_address(listen, "--listen", lowest_port=0)
     insecure_servers.check(identity, insecure, listen=bound)
+    certificate = None if identity is None else Identity(identity).require_role(DATASERVER)
     owned = {parse_block(text, "--block") for text in blocks}
     # Blocked before any thread starts and taken by sigwait: a handler could run while no thread looks.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     engine = open_engine(store, fsync)
-    ownership = Ownership(engine, f"{host or bound}:{port}")
+    ownership = Ownership(engine, f"{host or bound}:{port}", certificate)
     ownership.set_owned(owned)
     try:
-        server = MetadataServer((bound, port), engine, ownership)
+        server = MetadataServer((bound, port), engine, ownership, certificate)
     except OSError as error:
         raise InvalidArgument(f"--listen: cannot listen on {listen}: {reason(error)}") from None
     if metrics:
@@ -73,7 +76,7 @@ def command(store: str, listen: str, blocks: tuple[str, ...], controller: str | 
 
         told = StoreMetrics(ownership)
         server.measure = told.note
-        prometheus.serve(metrics, [told])
+        prometheus.serve(metrics, [told, *([server.handshakes.refusals] if server.handshakes else [])])
     routes = OwnerRoutes()
     routes.set(owned)
     threading.Thread(target=server.serve_forever, name="accept", daemon=True).start()

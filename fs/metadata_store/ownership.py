@@ -17,6 +17,7 @@ from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 from typing import NamedTuple
 
 from speedwell.fs.errors import SpeedwellError, StorageFailed, reason
+from speedwell.fs.identity.bundle import Identity
 from speedwell.fs.metadata_store.addresses import address_of, block_of
 from speedwell.fs.metadata_store.engines import STATE_KEY, Engine
 from speedwell.fs.metadata_store.peers import TIMEOUT_SECONDS, Peer, call_peer
@@ -45,9 +46,10 @@ class Holding(NamedTuple):
 class Ownership:
     """Get and put by whoever owns the key's block. Thread-safe."""
 
-    def __init__(self, engine: Engine, name: str) -> None:
+    def __init__(self, engine: Engine, name: str, identity: Identity | None = None) -> None:
         self._engine = engine
         self._name = name
+        self._identity = identity
         self._lock = threading.Lock()
         self._remembering = threading.Lock()
         """From reading what is to be remembered until it is written."""
@@ -200,7 +202,7 @@ class Ownership:
         if holding.former is None or self._is_own(holding.former):
             raise NotMine(f"NOTMINE {holding.block} is on its way to {self._name}")
         try:
-            return call_peer(holding.former, *parts, timeout_seconds=timeout_seconds)
+            return call_peer(holding.former, *parts, timeout_seconds=timeout_seconds, identity=self._identity)
         except Refused as error:
             raise NotMine(str(error)) from None
         except (OSError, EOFError, SpeedwellError) as error:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from typing import NamedTuple
 
-from speedwell.fs.metadata_store.wire import Connection, Refused, Reply
+from speedwell.fs.identity.bundle import Identity
+from speedwell.fs.metadata_store.wire import Connection, Refused, Reply, connect
 
 TIMEOUT_SECONDS = 2.0
 _idle = threading.local()
@@ -22,8 +22,10 @@ class Peer(NamedTuple):
         return f"{self.host}:{self.port}"
 
 
-def call_peer(peer: Peer, *parts: bytes, timeout_seconds: float = TIMEOUT_SECONDS) -> Reply:
-    """Ask, over this thread's connection to it. Raises Refused, ProtocolError, OSError, EOFError."""
+def call_peer(peer: Peer, *parts: bytes, timeout_seconds: float = TIMEOUT_SECONDS,
+              identity: Identity | None = None) -> Reply:
+    """Ask, over this thread's connection to it. Raises Refused, NotAuthenticated, ProtocolError, OSError,
+    EOFError."""
     connections: dict[Peer, Connection] = _idle.__dict__.setdefault("connections", {})
     connection = connections.pop(peer, None)
     if connection is not None:
@@ -31,7 +33,7 @@ def call_peer(peer: Peer, *parts: bytes, timeout_seconds: float = TIMEOUT_SECOND
             return _asked(connections, peer, connection, parts, timeout_seconds)
         except (OSError, EOFError):
             pass    # it was closed meanwhile: every request may be sent twice
-    connection = Connection(socket.create_connection(peer, TIMEOUT_SECONDS))
+    connection = connect(peer, TIMEOUT_SECONDS, identity)
     try:
         connection.require_version()
     except BaseException:

@@ -9,14 +9,29 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable
+from io import BufferedReader
 from ipaddress import IPv4Network
 from itertools import islice
+from typing import Any
 
 from speedwell.fs.errors import InvalidArgument, NoSpace, ProtocolError, StorageFailed
+from speedwell.fs.frame_server import NO_CERTIFICATE
+from speedwell.fs.handshakes import Handshakes
+from speedwell.fs.identity.bundle import Identity, Peer, peer_of
+from speedwell.fs.identity.roles import CONTROLLER, DATASERVER, NAMESERVER, READER, WRITERS
 from speedwell.fs.metadata_store.addresses import address_of, parse_block
 from speedwell.fs.metadata_store.engines import STATE_KEY, Engine
 from speedwell.fs.metadata_store.ownership import KEYS_AT_ONCE, NotMine, Ownership
-from speedwell.fs.metadata_store.wire import MAX_KEY_BYTES, VERSION, encode, encode_bulk, encode_error, read_request
+from speedwell.fs.metadata_store.wire import (
+    MAX_KEY_BYTES,
+    VERSION,
+    TLSFile,
+    encode,
+    encode_bulk,
+    encode_error,
+    read_request,
+)
+from speedwell.fs.tls import TLS
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +51,38 @@ class MetadataServer(socketserver.ThreadingTCPServer):
     measure: Callable[[str, float, bool], None] | None = None
     """Is told of each request its command, the seconds that it took, and whether it was refused."""
 
-    def __init__(self, address: tuple[str, int], engine: Engine, ownership: Ownership) -> None:
-        """Raises OSError if the address cannot be had."""
+    def __init__(self, address: tuple[str, int], engine: Engine, ownership: Ownership,
+                 identity: Identity | None = None) -> None:
+        """With an `identity` over TLS, for who has a certificate. Raises OSError if the address cannot be had."""
         self.engine = engine
         self.ownership = ownership
+        self.identity = identity
         self.places = threading.Semaphore(MAX_CONNECTIONS)
         super().__init__(address, _Session)
+        self.handshakes = None if identity is None else Handshakes(
+            identity, self._begin, encode_error(f"NOAUTH {NO_CERTIFICATE}"))
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self.handshakes is None:
+            super().process_request(request, client_address)
+        else:
+            self.handshakes.begin(request)
+
+    def _begin(self, proven: TLS) -> None:
+        """`proven` takes the place of its socket from here on."""
+        request: Any = proven
+        try:
+            super().process_request(request, proven.socket.getpeername())
+        except (OSError, RuntimeError):     # it is gone, or we are out of threads
+            proven.socket.close()
+
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request.socket if isinstance(request, TLS) else request)
+
+    def server_close(self) -> None:
+        super().server_close()
+        if self.handshakes is not None:
+            self.handshakes.stop()
 
     def handle_error(self, request: object, client_address: object) -> None:
         log.exception("a request of %s failed", client_address)
@@ -51,9 +92,18 @@ class _Session(socketserver.StreamRequestHandler):
     server: MetadataServer
     timeout = IDLE_SECONDS
 
+    sender: Peer | None = None      # without an identity
+
     def setup(self) -> None:
+        tls = self.request if isinstance(self.request, TLS) else None
+        if tls is not None:
+            self.request = tls.socket
         self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         super().setup()
+        if tls is not None:
+            self.sender = peer_of(tls.session)
+            self.rfile = BufferedReader(TLSFile(tls))
+            self.wfile = TLSFile(tls)   # type: ignore[assignment]  # it is written to alone
 
     def handle(self) -> None:
         if not self.server.places.acquire(blocking=False):
@@ -91,6 +141,8 @@ class _Session(socketserver.StreamRequestHandler):
                 raise InvalidArgument(f"unknown command {name[:32]!r}: there are "
                                       f"{', '.join(sorted(known.decode() for known in COMMANDS))}")
             count, function = command
+            if refusal := self._refusal(name.upper()):
+                return encode_error(f"NOPERM {refusal}")
             if len(arguments) != count:
                 raise InvalidArgument(f"{name.upper().decode()} takes {count} arguments, not {len(arguments)}")
             return function(self, *arguments)
@@ -98,6 +150,19 @@ class _Session(socketserver.StreamRequestHandler):
             return encode_error(str(error))
         except (InvalidArgument, StorageFailed, NoSpace) as error:
             return encode_error(f"ERR {error}")
+
+    def _refusal(self, name: bytes) -> str:
+        """Why who asks may not ask that; empty if they may."""
+        sender = self.sender
+        if sender is None or self.server.identity is None:
+            return ""
+        if refusal := self.server.identity.refusal(sender):
+            return refusal
+        if sender.scope is not None:
+            return f"the {sender} is for some users or a directory, and records are nobody's"
+        roles = _ROLES.get(name, (DATASERVER,))
+        return "" if sender.role in roles else (
+            f"the {sender} may not ask for {name.decode()}: that is for {', '.join(roles)}")
 
     # --- for clients ---
 
@@ -152,6 +217,10 @@ COMMANDS: dict[bytes, tuple[int, Callable[..., bytes]]] = {
     b"SET": (2, _Session._set), b"RELEASE": (1, _Session._release), b"KEYS": (2, _Session._keys),
     b"FETCH": (1, _Session._fetch), b"FORGET": (1, _Session._forget)}
 """How many arguments each takes, and who answers it."""
+
+_READERS = (READER, *WRITERS, NAMESERVER, CONTROLLER)
+_ROLES = {b"PING": _READERS, b"VERSION": _READERS, b"BLOCKS": _READERS, b"GET": _READERS, b"SET": WRITERS}
+"""Who may ask for what; the rest is for other metadata servers, which have that of their host's dataserver."""
 
 
 def _key(key: bytes) -> bytes:

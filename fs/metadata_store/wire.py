@@ -5,16 +5,24 @@ What a peer may send is bounded before it is read: nobody has memory taken by a 
 
 from __future__ import annotations
 
+import io
 import socket
-from typing import Protocol
+import ssl
+import time
+from typing import Any, Protocol
 
-from speedwell.fs.errors import ProtocolError, SpeedwellError
+from speedwell.fs.errors import IdentityError, NotAuthenticated, ProtocolError, SpeedwellError
+from speedwell.fs.identity.bundle import Identity, explain, peer_of
+from speedwell.fs.identity.roles import DATASERVER, host_of
+from speedwell.fs.tls import TLS
 
 MAX_KEY_BYTES, MAX_VALUE_BYTES = 1024, 1 << 20
 MAX_PARTS = 16
 _LINE_BYTES = 1024
 _BULK_BYTES = 64 << 20
 """Of an answer."""
+
+HANDSHAKE_SECONDS = 2.0
 
 VERSION = 1
 """Of the commands (docs/upgrades.md)."""
@@ -104,17 +112,22 @@ def _exactly(stream: Stream, length: int) -> bytes:
 class Connection:
     """A connection to a server that speaks the protocol; one request at a time."""
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: socket.socket, tls: TLS | None = None) -> None:
         self._socket = connected
-        self._stream = connected.makefile("rb")
+        self._stream: io.BufferedIOBase = connected.makefile("rb") if tls is None else io.BufferedReader(TLSFile(tls))
+        self._send = connected.sendall if tls is None else TLSFile(tls).write
 
     def set_timeout(self, seconds: float) -> None:
         self._socket.settimeout(seconds)
 
     def call(self, *parts: bytes) -> Reply:
-        """Ask. Raises Refused, ProtocolError, OSError, EOFError; after all but the first it is of no use."""
-        self._socket.sendall(encode(*parts))
-        return read_reply(self._stream)
+        """Ask. Raises Refused, NotAuthenticated, ProtocolError, OSError, EOFError; after all but the first it is of
+        no use."""
+        try:
+            self._send(encode(*parts))
+            return read_reply(self._stream)
+        except ssl.SSLError as error:
+            raise _refused(error) from None
 
     def require_version(self) -> None:
         """Raises ProtocolError, OSError, EOFError."""
@@ -127,3 +140,54 @@ class Connection:
     def close(self) -> None:
         self._stream.close()
         self._socket.close()
+
+
+class TLSFile(io.RawIOBase):
+    """What `TLS` carries, as a stream."""
+
+    def __init__(self, tls: TLS) -> None:
+        self._tls = tls
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        read: int = self._tls.read(len(buffer), memoryview(buffer))
+        return read
+
+    def write(self, data: Any) -> int:
+        self._tls.write(data)
+        self._tls.flush()
+        return len(data)
+
+
+def connect(address: tuple[str, int], timeout_seconds: float, identity: Identity | None) -> Connection:
+    """To a metadata server; with an `identity` over TLS. Raises NotAuthenticated where one end does not take the
+    other's certificate, OSError."""
+    connected = socket.create_connection(address, timeout_seconds)
+    try:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if identity is None:
+            return Connection(connected)
+        tls = TLS(connected, identity.client_context(), server_hostname=host_of(DATASERVER))
+        tls.do_handshake(time.monotonic() + HANDSHAKE_SECONDS)
+        if refusal := identity.refusal(peer_of(tls.session)):
+            raise NotAuthenticated(refusal)
+        return Connection(connected, tls)
+    except ssl.SSLError as error:
+        connected.close()
+        raise _refused(error) from None
+    except IdentityError as error:
+        connected.close()
+        raise NotAuthenticated(str(error)) from None
+    except BaseException:
+        connected.close()
+        raise
+
+
+def _refused(error: ssl.SSLError) -> Exception:
+    why = explain(error)
+    return error if why is None else NotAuthenticated(why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,9 @@ from typing import Any
 import pytest
 
 from speedwell.cluster import identities
+from speedwell.fs.identity.authority import Authority
+from speedwell.fs.identity.places import VARIABLE
+from speedwell.fs.identity.roles import DATASERVER
 from speedwell.topo.fabric import three_tier
 from tests.integration.controller.northbound import Northbound, northbound
 from tests.waiting import wait_until
@@ -30,9 +34,10 @@ RACKS = ("p0r0", "p0r1", "p1r0", "p1r1")
 SERVERS, CLIENTS = [f"{rack}h0" for rack in RACKS], [f"{rack}h1" for rack in RACKS]
 REQUESTS = """
 import sys, time
+from speedwell.fs.identity.known import identity_for
 from speedwell.fs.metadata_store.client import MetadataClient
 first, end, is_check = int(sys.argv[1]), int(sys.argv[2]), sys.argv[4:] == ["check"]
-client = MetadataClient(keep=sys.argv[3] == "keep", timeout_seconds=20)
+client = MetadataClient(keep=sys.argv[3] == "keep", timeout_seconds=20, identity=identity_for(""))
 slowest, right, began_all = 0.0, 0, time.monotonic()
 for n in range(first, end):
     began = time.monotonic()
@@ -45,7 +50,9 @@ for n in range(first, end):
 print(right, slowest, time.monotonic() - began_all)
 """
 PROBE = """
-import socket, sys, time
+import sys, time
+from speedwell.fs.identity.known import identity_for
+from speedwell.fs.metadata_store.wire import connect
 addresses = sys.argv[1:]
 for line in sys.stdin:
     began, answered = time.monotonic(), {}
@@ -53,12 +60,12 @@ for line in sys.stdin:
         for address in addresses:
             if address not in answered:
                 try:
-                    with socket.create_connection((address, 9000), 0.1) as connection:
-                        connection.settimeout(0.2)
-                        connection.sendall(b"*1\\r\\n$4\\r\\nPING\\r\\n")
-                        if connection.recv(16) == b"+PONG\\r\\n":
-                            answered[address] = time.monotonic() - began
-                except OSError:
+                    connection = connect((address, 9000), 0.1, identity_for(""))
+                    connection.set_timeout(0.2)
+                    if connection.call(b"PING") == b"PONG":
+                        answered[address] = time.monotonic() - began
+                    connection.close()
+                except (OSError, EOFError):
                     pass
     print(max(answered.values()) if len(answered) == len(addresses) else 99.0, flush=True)
 """
@@ -87,11 +94,17 @@ class Metadata:
         self.directory = directory
 
     def serve(self, host: str) -> None:
+        authority = Authority(self.running.directory / identities.FOLDER)
+        authority.ensure([(self.running.ip(host), DATASERVER)])
         self.running.emulation.popen(host, [
             sys.executable, "-m", "speedwell.fs.metadata_store.main", "--store", f"leveldb:{self.directory / host}",
             "--no-fsync", "--controller", self.running.url, "--host", self.running.ip(host),
-            "--identity", str(identities.of_operator(self.running.directory))],
+            "--identity", str(authority.directory / self.running.ip(host))],
             self.directory / f"{host}.log")
+
+    @property
+    def as_operator(self) -> dict[str, str]:
+        return {VARIABLE: str(identities.of_operator(self.running.directory))}
 
     def blocks(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.running.get("/v1/metadata/blocks")["blocks"]
@@ -109,7 +122,7 @@ class Metadata:
     def start_requests(self, client: str, first: int, end: int, *how: str) -> tuple[subprocess.Popen[bytes], Path]:
         log = self.directory / f"requests-{client}-{first}-{'-'.join(how)}"
         return self.running.emulation.popen(client, [sys.executable, "-c", REQUESTS, str(first), str(end), *how],
-                                            log), log
+                                            log, self.as_operator), log
 
     def requests(self, number: int, *how: str) -> float:
         """Sends so many from two clients; fails unless all are answered, and rightly. The slowest one's seconds."""
@@ -145,7 +158,8 @@ class Metadata:
         addresses = [self.address(server) for server in SERVERS]
         started = [subprocess.Popen(["nsenter", f"--net=/proc/{self.running.emulation.host_pid(client)}/ns/net", "--",
                                      sys.executable, "-c", PROBE, *addresses], stdin=subprocess.PIPE,
-                                    stdout=subprocess.PIPE, text=True, bufsize=1) for client in CLIENTS]
+                                    stdout=subprocess.PIPE, text=True, bufsize=1, env=os.environ | self.as_operator)
+                   for client in CLIENTS]
 
         def longest_seconds() -> float:
             for process in started:
