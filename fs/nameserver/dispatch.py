@@ -219,7 +219,8 @@ def _once(service: NameserverService, method: Callable[[Any], Message]) -> Calla
         requester = requests.number(request.id.requester, "id.requester", 2**64 - 1, 1)
         sequence = requests.number(request.id.sequence, "id.sequence", 2**64 - 1, 1)
         with service.guard:
-            return service.outcomes.once(requester, sequence, lambda: method(request).SerializeToString())
+            return service.outcomes.once(requester, sequence, lambda: method(request).SerializeToString(),
+                                         asking.client)
     return answer
 
 

@@ -9,6 +9,7 @@ A change that was refused leaves no record: asked again it is decided again, whi
 """
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 from speedwell.fs.errors import InvalidArgument, SpeedwellError
@@ -24,6 +25,10 @@ FORGET_AT_ONCE = 500
 """Requests wait meanwhile: some milliseconds."""
 
 
+MOST_OF_A_CLIENT = 65536
+"""Requesters of one certificate; one more, and the one of them that was silent for the longest time is forgotten."""
+
+
 class Outcomes:
     """A store (`fs.store.interface.Store`) that adds the outcome to what is written in `once`. One thread at a
     time."""
@@ -34,21 +39,22 @@ class Outcomes:
         self._clock_seconds = clock_seconds
         now_seconds = clock_seconds()
         self._pending: Batch | None = None
-        self._heard: dict[int, tuple[int, float]] = {
-            records.outcome_requester(key): (records.decode_outcome(value)[0], now_seconds)
+        self._heard: dict[int, tuple[int, float, str]] = {
+            records.outcome_requester(key): (records.decode_outcome(value)[0], now_seconds, "")
             for key, value in store.iterate(records.OUTCOME_PREFIX, end_of_prefix(records.OUTCOME_PREFIX))}
-        # by requester, who was silent for the longest time first: the last sequence, and when it was heard
+        # by requester, who was silent for the longest time first: the last sequence, when it was heard, whose it is
+        self._of_client: defaultdict[str, dict[int, None]] = defaultdict(dict)      # likewise; those since the start
 
-    def once(self, requester: int, sequence: int, change: Callable[[], bytes]) -> bytes:
-        """The serialised reply of `change`, which is called unless it has been carried out under that id.
+    def once(self, requester: int, sequence: int, change: Callable[[], bytes], client: str = "") -> bytes:
+        """The serialised reply of `change`, which is called unless it has been carried out under that id. `client` is
+        whose requester it is, empty for one that is not known.
 
         Raises InvalidArgument for a change older than the last one: its client has stopped waiting for it.
         """
-        last = self._heard.get(requester, (0, 0.0))[0]
+        last = self._heard.get(requester, (0, 0.0, ""))[0]
         if sequence < last:
             raise InvalidArgument(f"id: change {sequence} comes after change {last} of the same requester")
-        self._heard.pop(requester, None)
-        self._heard[requester] = (sequence, self._clock_seconds())
+        self._note(requester, sequence, client)
         key = records.outcome_key(requester)
         if sequence == last:
             value = self._store.get(key)
@@ -65,12 +71,34 @@ class Outcomes:
             self._store.write(batch)
         return reply
 
+    def _note(self, requester: int, sequence: int, client: str) -> None:
+        self._let_go(requester)
+        own = self._of_client[client]
+        if len(own) >= MOST_OF_A_CLIENT:
+            oldest = next(iter(own))
+            if self._store.get(records.outcome_key(oldest)) is not None:
+                batch = Batch()
+                batch.delete(records.outcome_key(oldest))
+                self._store.write(batch)
+            self._let_go(oldest)
+        own = self._of_client[client]
+        own[requester] = None
+        self._heard[requester] = (sequence, self._clock_seconds(), client)
+
+    def _let_go(self, requester: int) -> None:
+        _, _, client = self._heard.pop(requester, (0, 0.0, ""))
+        own = self._of_client.get(client)
+        if own is not None:
+            own.pop(requester, None)
+            if not own:
+                del self._of_client[client]
+
     def forget(self) -> None:
         """Let go of the outcomes for those who have been silent for long, some at once."""
         now_seconds = self._clock_seconds()
         batch = Batch()
         silent: list[int] = []
-        for requester, (_, heard_seconds) in self._heard.items():
+        for requester, (_, heard_seconds, _) in self._heard.items():
             if now_seconds - heard_seconds <= FORGET_SECONDS or len(silent) == FORGET_AT_ONCE:
                 break
             silent.append(requester)
@@ -83,7 +111,7 @@ class Outcomes:
             log.warning("the outcomes of old changes are kept for now: %s", error)
             return
         for requester in silent:
-            del self._heard[requester]
+            self._let_go(requester)
 
     # -------------------------------------------------------------- the store
 

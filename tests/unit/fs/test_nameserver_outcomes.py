@@ -16,9 +16,9 @@ from speedwell.fs.errors import (
     SpeedwellError,
     Superseded,
 )
-from speedwell.fs.nameserver import records
+from speedwell.fs.nameserver import outcomes, records
 from speedwell.fs.nameserver.dispatch import CHANGES, Requests
-from speedwell.fs.nameserver.outcomes import FORGET_AT_ONCE, FORGET_SECONDS
+from speedwell.fs.nameserver.outcomes import FORGET_AT_ONCE, FORGET_SECONDS, Outcomes
 from speedwell.fs.nameserver.service import NameserverService
 from speedwell.fs.nameserver.settings import Settings
 from speedwell.fs.proto import speedwell_pb2 as pb
@@ -256,3 +256,32 @@ def test_two_clients_get_the_answers_of_a_nameserver_that_never_dies(
             answer = mortal.result(*ours, OURS, number)
         assert answer == (expected if carried_out else immortal.result(*ours))
         assert mortal.store.pairs() == immortal.store.pairs()
+
+
+def test_who_draws_ever_new_requesters_takes_the_place_of_their_own_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outcomes, "MOST_OF_A_CLIENT", 10)
+    store = MortalStore()
+    kept = Outcomes(store, lambda: 0.0)
+    done: list[int] = []
+
+    def change(requester: int, client: str) -> None:
+        def carried_out() -> bytes:
+            if requester % 2:   # the others are refused
+                done.append(requester)
+                batch = Batch()
+                batch.put(b"key", b"value")
+                kept.write(batch)
+            return b"answered"
+        assert kept.once(requester, 1, carried_out, client) == b"answered"
+
+    change(1, "mount honest")
+    for requester in range(100, 1100):
+        change(requester, "mount greedy")
+    assert len(kept._heard) == 11 and store.outcomes() == 6
+    for known in (1, 1099, 1091):
+        before = len(done)
+        change(known, "mount honest" if known == 1 else "mount greedy")
+        assert len(done) == before, "carried out again"
+    kept._clock_seconds = lambda: FORGET_SECONDS + 1
+    kept.forget()
+    assert not kept._heard and not kept._of_client and not store.outcomes()
