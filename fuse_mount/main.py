@@ -90,7 +90,7 @@ def _kernel_options(_: click.Context, __: click.Parameter, given: tuple[str, ...
               help="The most replicas that a read may come from at once, where the controller expects that to be "
               "faster.")
 @click.option("--strong", is_flag=True,
-              help="A read sees every append that was acknowledged before, by whomever. Files opened for reading "
+              help="A read sees every append acknowledged before it to any client. Files opened for reading "
               "only are then read past the kernel's cache.")
 @command_line.identity_option("This mount's")
 @click.option("--foreground", is_flag=True, help="Do not become a daemon.")

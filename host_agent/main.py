@@ -39,7 +39,7 @@ from speedwell.host_agent.uplink import Uplink
 @click.option("--queue-packets", type=click.IntRange(2, 100_000), metavar="N",
               help="Frames that each class of the uplink holds.  [default: as today, or 50]", show_default=False)
 @click.option("--large", type=Size(1), default=100_000,
-              help="A flow that has moved so many waits for its turn; smaller ones never wait.")
+              help="A flow that has moved this many bytes waits for its turn; smaller ones never wait.")
 @click.option("--realtime", is_flag=True, help="Run before all other processes (SCHED_FIFO): slices are held closer.")
 @prometheus.OPTION
 @logs.OPTION

@@ -17,7 +17,7 @@ from speedwell.fs.units import counted
 @click.command()
 @click.argument("directory", default="/")
 @click.option("--threads", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N",
-              help="So many at the same time, each with files of its own.")
+              help="How many threads work at the same time, each with files of its own.")
 @click.option("--big-size", type=Size(), default="64MiB", show_default=True, help="Of the large file of each thread.")
 @click.option("--small-size", type=Size(), default="64KiB", show_default=True, help="Of each small file.")
 @click.option("--small-files", type=click.IntRange(1, 100_000), default=100, show_default=True, metavar="N",

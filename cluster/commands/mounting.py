@@ -24,7 +24,7 @@ from speedwell.fs.option_types import MountPoint
 @click.option("--allow-other", is_flag=True, help="Let other users in (root, or user_allow_other in "
                                                   "/etc/fuse.conf).")
 @click.option("--foreground", is_flag=True, help="Stay, and write the log to standard error.")
-@click.option("--strong", is_flag=True, help="A read sees every append that was acknowledged before, by whomever.")
+@click.option("--strong", is_flag=True, help="A read sees every append acknowledged before it to any client.")
 @click.option("--cache-seconds", type=Number(0, 3600), metavar="SECONDS",
               help="How old the attributes may be that a look-up answers.  [default: 1]")
 @click.option("-o", "options", metavar="OPTIONS", default="", help="Options of mount(8), separated by commas, such "

@@ -168,9 +168,10 @@ def _answers(address: str, identity: Path | None) -> bool:
 @click.option("--replication", type=int, default=defaults.DEFAULT_REPLICATION, show_default=True,
               help="Replicas of a file whose creator does not ask for another number.")
 @click.option("--min-replicas", type=int, default=defaults.DEFAULT_MIN_REPLICAS, show_default=True, metavar="N",
-              help="So many replicas of a file hold a change before it is acknowledged.")
+              help="How many replicas of a file must hold a change before it is acknowledged.")
 @click.option("--chunk-size", "chunk_size_bytes", type=Size(), default=defaults.DEFAULT_CHUNK_BYTES,
-              help=f"Size of a chunk, likewise.  [default: {units.size(defaults.DEFAULT_CHUNK_BYTES)}]")
+              help="Size of a chunk, if a file's creator does not ask for another.  "
+                   f"[default: {units.size(defaults.DEFAULT_CHUNK_BYTES)}]")
 @click.option("--deletion-grace", "deletion_grace_seconds", type=float,
               default=defaults.DEFAULT_DELETION_GRACE_SECONDS, show_default=True, metavar="SECONDS",
               help="How long the content of a removed file stays on the dataservers for open readers.")
@@ -205,7 +206,7 @@ def _answers(address: str, identity: Path | None) -> bool:
               show_default=True, metavar="SECONDS", help="How long a client may use what a look-up allowed it on "
               "dataservers before it asks again, by itself.")
 @click.option("--request-rate", type=click.FloatRange(1, 1e6), default=defaults.REQUESTS_PER_SECOND,
-              show_default=True, metavar="N", help="So many requests a second each client may make; more wait.")
+              show_default=True, metavar="N", help="How many requests a second each client may make; more wait.")
 @click.option("--no-tokens", is_flag=True, help="Give no tokens: for dataservers that are told the same; "
               "with --insecure alone.")
 @insecure_servers.option
