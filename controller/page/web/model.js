@@ -1,6 +1,7 @@
 // What the controller told: the fabric, and the frames of the last ten minutes.
 
 const KEPT_SECONDS = 600;
+const MOST_FOUND = 100;
 export const DOWN = -1;
 export const UNKNOWN = -2;
 
@@ -9,6 +10,8 @@ export class Model extends EventTarget {
   frames = [];
   blocks = null;
   connected = false;
+  #sought = null;
+  found = null; // reads that frames leave out, as they were when their link was picked
   cursor = null; // the frame that is looked at, or null: the newest
 
   connect() {
@@ -51,9 +54,27 @@ export class Model extends EventTarget {
 
   // The transfers of a frame: parts of reads, appends, and flows of coflows that have a path.
   flows(frame) {
-    if (frame.flows) return frame.flows;
+    const known = new Set(frame.reads?.reads.map(({ id }) => id));
+    const more = this.isLive && this.found ? this.#readFlows(this.found.reads.filter(({ id }) => !known.has(id))) : [];
+    return [...frame.flows ??= this.#flowsOf(frame), ...more];
+  }
+
+  // Frames have so many reads at most: ask once for the others over a link.
+  async findReads(link) {
+    this.found = null;
+    this.#sought = link;
+    const { reads } = this.frame ?? {};
+    if (!link || !this.isLive || !reads || reads.total <= reads.reads.length) return;
+    const ends = [link.a, link.b].map((number) => this.fabric.nodes[number].id);
+    const answer = await fetch(`/v1/reads?limit=${MOST_FOUND}&link=${ends}`).catch(() => null);
+    const told = answer?.ok ? await answer.json() : null;
+    if (told && this.#sought === link) this.found = { link: link.number, ...told };
+    this.#tell("frame");
+  }
+
+  #readFlows(reads) {
     const flows = [];
-    for (const read of frame.reads?.reads ?? []) {
+    for (const read of reads) {
       for (const part of read.parts) {
         if (part.ended) continue;
         flows.push({
@@ -63,13 +84,17 @@ export class Model extends EventTarget {
         });
       }
     }
+    return flows;
+  }
+
+  #flowsOf(frame) {
+    const flows = this.#readFlows(frame.reads?.reads ?? []);
     for (const coflow of frame.members ?? []) {
       coflow.members.forEach((member, number) => flows.push({
         key: `${coflow.id}/${number}`, kind: "coflow", coflow, member, from: member.source_name,
         to: member.destination_name, path: this.#numbers(member.path), rate: null, share: member.rate_bps,
       }));
     }
-    frame.flows = flows;
     return flows;
   }
 

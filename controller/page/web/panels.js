@@ -45,9 +45,9 @@ const more = (list, shown) => list && list.total > shown
   ? h("p", { className: "dim" }, `${shown} of ${list.total} are shown.`) : null;
 
 // That there are transfers of which the page is not told: any of them may go over a link.
-function notAll(frame) {
+function notAll(frame, found = null) {
   const told = new Map((frame.members ?? []).map((coflow) => [coflow.id, coflow.members.length]));
-  const lists = [["reads", frame.reads, frame.reads?.reads.length],
+  const lists = [["reads", found ?? frame.reads, (found ?? frame.reads)?.reads.length],
     ["coflows", frame.coflows, frame.coflows?.coflows.filter((coflow) => told.get(coflow.id) >= coflow.flows).length]]
     .filter(([, list, shown]) => list && list.total > shown).map(([name, list, shown]) => `${shown} of ${list.total} ${name}`);
   return lists.length ? h("p", { className: "dim" }, `Only ${lists.join(" and ")} are followed here: others may go over it, too.`) : null;
@@ -267,14 +267,15 @@ function linkDetail(app, frame, link) {
   const { nodes } = app.model.fabric;
   const flows = app.model.flows(frame).filter((flow) => flow.path.some((node, index) => index > 0
     && app.model.fabric.link(flow.path[index - 1], node) === link.number));
+  const { found } = app.model, rest = notAll(frame, found?.link === link.number ? found : null);
   const way = (index, from, to) => {
     const load = app.model.load(frame, link.number, index);
     const carried = load === null || load === DOWN ? "–" : rate(load * link.capacity[index]);
     return h("p", {}, `${nodes[from].name} → ${nodes[to].name}: ${percent(load)}, ${carried} of ${rate(link.capacity[index])}`);
   };
   return [`Link ${nodes[link.a].name} – ${nodes[link.b].name}`, way(0, link.a, link.b), way(1, link.b, link.a),
-    table(["", "transfer", "#measured", "#share"], flowRows(app, flows), notAll(frame) ? ""
-      : "No transfer that the controller steers goes over it."), notAll(frame)];
+    table(["", "transfer", "#measured", "#share"], flowRows(app, flows), rest ? "" : "No transfer that the controller steers goes over it."), rest,
+    found?.reads.length ? h("p", { className: "dim" }, "Those that are not in the list of reads are shown as they were when the link was chosen.") : null];
 }
 
 function nodeDetail(app, frame, node) {

@@ -3,6 +3,7 @@
 import importlib
 import json
 import time
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -131,6 +132,19 @@ def test_flows_are_the_parts_that_cross_the_network(controller: Controller) -> N
     assert flows[0]["path"][0] == "10.0.0.1" and flows[0]["path"][-1] == "10.0.1.1"
     assert flows[0]["path_names"][1] == "edge-0"
     assert len(get(controller, "/v1/reads")["reads"]) == 2
+
+
+def test_reads_can_be_asked_for_by_a_link_that_they_run_over(controller: Controller) -> None:
+    controller.ask("POST", "/v1/reads", read_of())
+    controller.ask("POST", "/v1/reads", read_of(replicas=[{"host": "10.0.1.1", "port": 7000}]))
+    [flow] = get(controller, "/v1/flows")["flows"]
+    for one, other in pairwise(flow["path"]):
+        for link in (f"{one},{other}", f"{other},{one}"):
+            over = get(controller, f"/v1/reads?link={link}")
+            assert [read["id"] for read in over["reads"]] == [flow["read_id"]] and over["total"] == 1
+    assert get(controller, f"/v1/reads?link={flow['path'][0]},{flow['path'][2]}")["reads"] == []
+    for wrong in ("10.0.0.1", "10.0.0.1,", "a,b,c", "10.0.0.1,..%2F..%2F"):
+        assert controller.ask("GET", f"/v1/reads?link={wrong}").status_code == 422
 
 
 @pytest.mark.parametrize("what", ["reads", "flows"])
