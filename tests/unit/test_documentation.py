@@ -57,6 +57,11 @@ def test_every_page_is_reached_from_the_first() -> None:
     assert set(DOCS.rglob("*.md")) <= reached
 
 
+def test_a_page_of_a_task_stays_short_enough_to_be_read() -> None:
+    lengths = {page.name: len(page.read_text().split()) for page in DOCS.glob("*.md") if page.name != "results.md"}
+    assert {name: words for name, words in lengths.items() if words > 2_000} == {}
+
+
 def test_every_interval_and_figure_of_the_results_stands_on_a_page_behind_them() -> None:
     behind = "".join(page.read_text() for page in (DOCS / "results").glob("*.md"))
     rows = [line for line in (DOCS / "results.md").read_text().splitlines() if line.startswith("|")]
