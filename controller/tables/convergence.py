@@ -66,7 +66,8 @@ class Convergence:
             return False
         state = self._state
         self._reached = now - self._began_at >= PATIENCE_SECONDS or (
-            now - self._changed_at >= state.settings.settle_seconds
+            # every switch that an earlier controller used is waited for by its neighbours' ports, others by the clock
+            now - self._changed_at >= (0.0 if self._ports_in_use else state.settings.settle_seconds)
             and all(key in state.links for key in self._ports_in_use)
             and not any(port.up and port.kind is PortKind.UNDETERMINED for port in state.ports.values())
         )
