@@ -186,7 +186,9 @@ def other_of(machine: str) -> str:
     return MACHINES[1 - MACHINES.index(machine)]
 
 
-def test_a_standby_answers_health_and_names_the_leader_for_all_else(pair: Pair, leader: str) -> None:
+def test_a_standby_answers_health_and_names_the_leader_for_all_else(
+        pair: Pair, leader: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("speedwell.fs.controller.MOST_CONTROLLERS", 1)     # who is told of the leader goes there
     standby = pair.controller(pair.urls[other_of(leader)])
     status, health = pair.ask(standby, "GET", "/v1/health")
     assert (status, health["status"], health["leader"]) == (200, "standby", pair.urls[leader])
