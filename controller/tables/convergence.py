@@ -20,7 +20,7 @@ held up."""
 
 
 class Convergence:
-    """Over once every port that was in use has its link again, or a new fabric stopped changing; never begins anew."""
+    """Over once every port in use has its link again, or a new fabric stopped changing; never begins anew."""
 
     def __init__(self, state: NetworkState) -> None:
         self._state = state
