@@ -14,6 +14,8 @@ from google.protobuf.message import DecodeError
 from speedwell.fs import local, tokens
 from speedwell.fs.channel import MAGIC, connect
 from speedwell.fs.client import Client
+from speedwell.fs.client.durability import _ask_primary
+from speedwell.fs.client.version import Changes
 from speedwell.fs.proto.speedwell_pb2 import (
     INVALID,
     NOT_FOUND,
@@ -287,6 +289,17 @@ def test_what_the_network_carries_between_dataservers_is_of_no_use_to_who_reads_
         client.append("/seen", DATA)
         with client.open_read("/seen") as reader:
             assert reader.read(0, 100) == 2 * DATA
+
+
+def test_a_version_that_was_made_just_now_is_forced_to_the_disks_and_read_at_once(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, dataservers=1, secure=True) as cluster:
+        client = cluster.client()
+        client.create("/f")
+        client.append("/f", DATA)
+        made = client.change("/f", Changes.of({0: b"KEPT"}))
+        _ask_primary(client._context, made)
+        proven = client._context.connection_to(made.replicas[0])
+        assert ask(made.replicas[0], read(made, made.token), over=proven).status == OK
 
 
 def relayed_tokens(packet: bytes, file_id: str) -> Iterator[bytes]:
