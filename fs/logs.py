@@ -62,7 +62,8 @@ def rotate(log: str, kept: str) -> None:
 
 
 def configure(level: str = "info", file: Path | None = None) -> None:
-    """Log to `file`, or to standard error. Does nothing where the process logs already."""
+    """Log to `file`, or to standard error; of libraries nothing below `info`: numba alone writes 80,000 lines when a
+    controller starts. Does nothing where the process logs already."""
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if file is not None:
         handler = rotating = RotatingFileHandler(file, maxBytes=MAX_BYTES, backupCount=1)
@@ -71,4 +72,7 @@ def configure(level: str = "info", file: Path | None = None) -> None:
     if os.environ.get(FORMAT_VARIABLE) == "json":
         formatter = JsonLines()
     handler.setFormatter(formatter)
-    logging.basicConfig(level=level.upper(), handlers=[handler])
+    wanted = logging.getLevelNamesMapping()[level.upper()]
+    logging.basicConfig(level=max(wanted, logging.INFO), handlers=[handler])
+    if handler in logging.getLogger().handlers:
+        logging.getLogger("speedwell").setLevel(wanted)

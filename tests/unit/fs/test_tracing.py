@@ -112,3 +112,12 @@ def test_a_log_of_json_names_the_request_too(monkeypatch: pytest.MonkeyPatch) ->
     assert entry["message"] == "d0 is slow" and entry["level"] == "warning"
     assert re.fullmatch("[0-9a-f]{32}", entry["request"])
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", entry["time"])
+
+
+def test_a_log_of_requests_has_nothing_of_what_libraries_tell_their_makers() -> None:
+    code = ("import logging; from speedwell.fs import logs; logs.configure('debug')\n"
+            "for name in ('numba.core', 'speedwell.fs.tracing'):\n"
+            "    for level in (logging.DEBUG, logging.INFO): logging.getLogger(name).log(level, 'said')")
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
+    assert [line.split()[2:4] for line in told.splitlines()] == [
+        ["INFO", "numba.core:"], ["DEBUG", "speedwell.fs.tracing:"], ["INFO", "speedwell.fs.tracing:"]]
