@@ -170,14 +170,16 @@ def _run(description: Fabric, options: _Options) -> None:
     emulation = Emulation(description, directory=options.directory, controller=target, mtu=options.mtu,
                           queue_packets=options.queue_packets, shaped=not options.unshaped,
                           congestion_control=options.congestion_control, queues=options.queues, identities=certified)
-    with ExitStack() as cleanup:
-        if certified and not options.controller:
-            cleanup.callback(identities.remove, options.directory)
-            identities.make(options.directory)
-        if certified:
-            identities.add_switches(certified, [switch.dpid_hex for switch in description.switches])
+    with ExitStack() as at_last, ExitStack() as cleanup:
+        def certify() -> None:
+            if certified and not options.controller:
+                at_last.callback(identities.remove, options.directory)
+                identities.make(options.directory)
+            if certified:
+                identities.add_switches(certified, [switch.dpid_hex for switch in description.switches])
+
         cleanup.callback(emulation.stop)
-        emulation.start(_say)
+        emulation.start(_say, certify)
         if target and not options.controller:
             _start_controller(options.directory, emulation, cleanup)
         # a second Ctrl-C must not end the clean-up half-way

@@ -67,18 +67,19 @@ class Emulation:
                  traceback: TracebackType | None) -> None:
         self.stop()
 
-    def start(self, progress: Progress | None = None) -> None:
+    def start(self, progress: Progress | None = None, when_reserved: Callable[[], None] = lambda: None) -> None:
         """Build the fabric; returns when every switch forwards (a controller may still have to be found).
 
-        `progress` is told each step in words. Whatever fails half-way, nothing of it remains. Raises
-        `MissingRequirement`, `TooLarge`, `EmulationRunning`, `AddressConflict` or another `EmulationError`.
+        `progress` is told each step in words. `when_reserved` is called once no other emulation can run. Whatever
+        fails half-way, nothing of it remains. Raises `MissingRequirement`, `TooLarge`, `EmulationRunning`,
+        `AddressConflict` or another `EmulationError`.
         """
         if self._network is not None:
             raise EmulationError("the emulation is started already")
         requirements.check()
         capacity.check(self.fabric, self._host_service_bytes)
         try:
-            self._start(progress or log.info)
+            self._start(progress or log.info, when_reserved)
         except BaseException:
             self.stop()
             raise
@@ -191,7 +192,7 @@ class Emulation:
                                      f"{', '.join(missing)}")
             time.sleep(0.1)
 
-    def _start(self, progress: Progress) -> None:
+    def _start(self, progress: Progress, when_reserved: Callable[[], None]) -> None:
         from mininet.net import Mininet  # not importable on every machine, which `requirements.check` reports
 
         from speedwell.topo.emulation.nodes import Site
@@ -199,6 +200,7 @@ class Emulation:
 
         reservation = Reservation(f"fabric {self.fabric.name} in {self.directory}")
         self._cleanup.push(reservation.release)
+        when_reserved()
         self._marker = reservation.marker
         self.congestion_control, take_back = tcp.choose(self.settings.congestion_control)
         self._cleanup.callback(take_back)
