@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from speedwell.cluster import current, etcd_machines, identities
+from speedwell.cluster import current, etcd_machines, identities, local_metrics
 from speedwell.cluster.errors import InvalidSetting
-from speedwell.cluster.local_commands import ours, start_supervisor
-from speedwell.cluster.nameservers import require_etcd
+from speedwell.cluster.local_commands import LOOPBACK, ours, start_supervisor
+from speedwell.cluster.local_metrics import SUPERVISOR
+from speedwell.cluster.nameservers import free_ports, require_etcd
 from speedwell.cluster.processes import Command, Processes, program
 from speedwell.cluster.registration import own_root_directory
 from speedwell.fs.addresses import bracketed, is_ip, parse_address
@@ -144,14 +145,17 @@ def command_again(processes: Processes, role: str) -> Command:
     return Command(role, [program(f"speedwell-{role}"), "--config", str(processes.directory / settings_file(role))])
 
 
-def up(processes: Processes) -> list[str]:
-    """Start what does not run; returns what was started. Raises StartFailed (what was started is stopped again);
-    InvalidSetting where systemd does that; AlreadyRunning if another command is at work."""
+def up(processes: Processes, with_metrics: bool = False) -> list[str]:
+    """Start what does not run; returns what was started. From `with_metrics` on the supervisor answers Prometheus.
+    Raises StartFailed (what was started is stopped again); InvalidSetting where systemd does that; AlreadyRunning if
+    another command is at work."""
     if processes.settings.get("systemd"):
         raise InvalidSetting("systemd starts what runs here: "
                              f"`systemctl start {' '.join(unit_of(role) for role in present(processes))}`")
     with processes.exclusive("`speedwell up`"):
         processes.forget_dead()
+        if with_metrics and not processes.settings.get("metrics"):
+            _let_supervisor_tell(processes)
         started: list[str] = []
         try:
             for role in present(processes):
@@ -198,6 +202,14 @@ def controller_at(address: str) -> str:
 
 
 # ------------------------------------------------------------------ private
+
+
+def _let_supervisor_tell(processes: Processes) -> None:
+    processes.stop(names=[SUPERVISOR])
+    host = processes.settings.get("address", LOOPBACK)
+    processes.settings["metrics"] = {SUPERVISOR: _at(host, free_ports(host, 1)[0])}
+    processes.save()
+    local_metrics.write_targets(processes, {})
 
 
 def _at(address: str, port: int) -> str:
@@ -248,7 +260,7 @@ def _write(part: Part, chosen: Sequence[str], found: Mapping[str, str]) -> Proce
     user = next((name for role in (roles.OPERATOR, roles.READER, roles.MOUNT)
                  if (folder / (name := invitations.name_of(part.machine, role))).exists()), "")
     processes.settings = {
-        "kind": KIND, "mount": part.mount, "nameservers": 1, "etcd_ports": [], "identity": False,
+        "kind": KIND, "address": address, "mount": part.mount, "nameservers": 1, "etcd_ports": [], "identity": False,
         "controller": found["controller"], "etcd": found.get("etcd", ""),
         "replication": found.get("replication", ""), "addresses": {"nameserver": found["nameserver"]},
         "user": str(identities.of_operator(directory) if is_first else folder / user if user else ""),

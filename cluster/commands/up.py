@@ -129,17 +129,17 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
     from speedwell.cluster.local import LocalSettings
 
     if directory.is_dir() and (processes := Processes(directory)).settings.get("kind") == parts.KIND:
-        if any((mount, dataservers, chunk_size, metrics, identity is not None, *shared.values())):
+        if any((mount, dataservers, chunk_size, identity is not None, *shared.values())):
             raise click.UsageError(f"the settings of this machine are in {directory}/*.toml",
                                    click.get_current_context())
-        _part(processes, as_json)
+        _part(processes, metrics, as_json)
         return
 
     _local(LocalSettings(directory, mount, dataservers, replication, chunk_size, nameservers, fsync, min_replicas,
                          metrics or None, identity, directories_per_server, encrypt_data), as_json)
 
 
-def _part(processes: Processes, as_json: bool) -> None:
+def _part(processes: Processes, metrics: bool, as_json: bool) -> None:
     from speedwell.cluster import parts, units
 
     if place := processes.settings.get("systemd"):
@@ -147,7 +147,7 @@ def _part(processes: Processes, as_json: bool) -> None:
         echo(f"systemd starts what runs here; its units in {place} are now as the settings say")
         echo(f"next: `systemctl daemon-reload`, `systemctl restart {' '.join(names)}`")
         return
-    started = parts.up(processes)
+    started = parts.up(processes, metrics)
     _tell_started(parts.described(processes), started, as_json)
     if as_json:
         return

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tomllib
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import requests
 from click.testing import CliRunner
 
 from speedwell.cluster import parts
 from speedwell.cluster.commands.up import up
 from speedwell.cluster.errors import InvalidSetting, StartFailed
+from speedwell.cluster.local_metrics import SUPERVISOR, TARGETS_FILE
 from speedwell.cluster.processes import Command, Processes
 from speedwell.controller.settings import load_settings
 from speedwell.fs.addresses import parse_address
@@ -52,6 +55,26 @@ def test_an_up_that_fails_half_way_stops_what_it_has_started(
         parts.up(processes)
     assert (processes.directory / "logs/certificates.log").read_text() == "ready here\n"
     assert processes.running() == Processes(tmp_path / "a").records == []
+
+
+def test_the_supervisor_of_a_machine_answers_prometheus_from_an_up_with_metrics_on(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(places.STATE_VARIABLE, str(tmp_path / "state"))
+    parts.first(parts.Part(tmp_path / "a", "a", "127.0.0.1"), [], 3)
+    idle = "import time; print('ready here', flush=True); time.sleep(600)"
+    monkeypatch.setattr(parts, "command_again", lambda processes, role: Command(role, [sys.executable, "-c", idle]))
+    processes = Processes(tmp_path / "a")
+    try:
+        parts.up(processes)
+        assert not (tmp_path / "a" / TARGETS_FILE).exists()
+        assert parts.up(processes, with_metrics=True) == [SUPERVISOR]
+        [target] = json.loads((tmp_path / "a" / TARGETS_FILE).read_text())
+        assert target["labels"] == {"process": SUPERVISOR}
+        told = requests.get(f"http://{target['targets'][0]}/metrics", timeout=30).text
+        assert f'speedwell_process_up{{name="{parts.CERTIFICATES}"}} 1.0' in told
+        assert parts.up(processes, with_metrics=True) == []
+    finally:
+        processes.stop()
 
 
 def test_controllers_on_two_machines_that_keep_the_names_share_their_etcd(tmp_path: Path) -> None:
