@@ -4,6 +4,7 @@ import logging
 import os
 import secrets
 import socket
+import time
 from itertools import islice
 
 from google.protobuf.message import Message
@@ -48,6 +49,7 @@ from speedwell.fs.proto.speedwell_pb2 import (
     ReadOperation,
     VerifyOperation,
 )
+from speedwell.fs.rates import REQUESTS_PER_SECOND, Rates, of_refused
 from speedwell.fs.secure_channel import SecureChannel, data_connector
 from speedwell.fs.tokens import NONCE_BYTES
 
@@ -65,9 +67,10 @@ class DataServer(FrameServer):
                  local_listener: socket.socket | None = None, idle_seconds: float = IDLE_SECONDS,
                  max_connections: int = 0, scrubber: Scrubber | None = None,
                  quarantine: Quarantine | None = None, identity: Identity | None = None,
-                 pace: Pace | None = None, certificate: Certificate | None = None, door: Door) -> None:
-        """`door` says who is served. `pace` is that of what is sent for replicas that others make. With a
-        `certificate` all but local connections are TLS, to others too."""
+                 pace: Pace | None = None, certificate: Certificate | None = None, door: Door,
+                 requests_per_second: float = REQUESTS_PER_SECOND) -> None:
+        """`door` says who is served; so many requests each client may make, more wait. `pace` is that of what is sent
+        for replicas that others make. With a `certificate` all but local connections are TLS, to others too."""
         super().__init__(listener, local_listener=local_listener, idle_seconds=idle_seconds,
                          max_connections=max_connections, identity=certificate)
         self._store = store
@@ -81,6 +84,8 @@ class DataServer(FrameServer):
         self._identity = identity
         self._pace = pace
         self._versions = Versions(store, self._relays, primary, door)
+        self._rates = Rates(requests_per_second, requests_per_second)
+        self._refused = of_refused()
 
     def stop(self, grace_seconds: float = 1.0) -> None:
         """As FrameServer.stop; connections to other dataservers are closed too."""
@@ -103,8 +108,12 @@ class DataServer(FrameServer):
                 return
             self._door.check(request, channel.client)
         except (TokenRefused, NotReady) as error:
+            if isinstance(error, TokenRefused):
+                time.sleep(self._refused.take(channel.client or channel.source, time.monotonic()))
             self._turn_away(channel, request, error)
             return
+        if channel.client and (wait_seconds := self._rates.take(channel.client, time.monotonic())):
+            time.sleep(wait_seconds)
         if operation == "read":
             self._read(channel, request.read)
         elif operation == "append":

@@ -24,9 +24,8 @@ from speedwell.fs.nameserver.asking import asking
 from speedwell.fs.nameserver.authorization import FREE
 from speedwell.fs.nameserver.rebuilding import Rebuilding
 from speedwell.fs.nameserver.service import NameserverService
-from speedwell.fs.nameserver.settings import REQUESTS_PER_SECOND
 from speedwell.fs.proto import speedwell_pb2 as pb
-from speedwell.fs.rates import Rates
+from speedwell.fs.rates import REQUESTS_PER_SECOND, Rates
 
 log = logging.getLogger(__name__)
 

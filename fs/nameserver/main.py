@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import click
 
-from speedwell.fs import command_line, logs, systemd, tracing, units
+from speedwell.fs import command_line, logs, rates, systemd, tracing, units
 from speedwell.fs import insecure as insecure_servers
 from speedwell.fs import metrics as prometheus
 from speedwell.fs.addresses import parse_address
@@ -57,7 +57,7 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
         etcd_prefix: str = "", new: bool = False, force: bool = False, controller: str = "",
         metrics_address: str | None = None, identity_directory: Path | None = None,
         audit_log: Path | None = None, etcd_identity: Path | None = None,
-        request_rate: float = defaults.REQUESTS_PER_SECOND) -> None:
+        request_rate: float = rates.REQUESTS_PER_SECOND) -> None:
     """Serve until SIGTERM or SIGINT, with the namespace in `directory`, or as one of several nameservers with the
     namespace in etcd and a mirror of it in `directory`. `new` makes an empty namespace in an empty directory, `force`
     rebuilds one without waiting for dataservers. `controller` is the URL of whom to ask where large files go,
@@ -205,7 +205,7 @@ def _answers(address: str, identity: Path | None) -> bool:
 @click.option("--token-lifetime", "token_seconds", type=float, default=defaults.DEFAULT_TOKEN_SECONDS,
               show_default=True, metavar="SECONDS", help="How long a client may use what a look-up allowed it on "
               "dataservers before it asks again, by itself.")
-@click.option("--request-rate", type=click.FloatRange(1, 1e6), default=defaults.REQUESTS_PER_SECOND,
+@click.option("--request-rate", type=click.FloatRange(1, 1e6), default=rates.REQUESTS_PER_SECOND,
               show_default=True, metavar="N", help="How many requests a second each client may make; more wait.")
 @click.option("--no-tokens", is_flag=True, help="Give no tokens: for dataservers that are told the same; "
               "with --insecure alone.")

@@ -10,8 +10,8 @@ from prometheus_client.registry import Collector
 from speedwell.fs.errors import SpeedwellError
 from speedwell.fs.identity.bundle import Peer
 from speedwell.fs.nameserver.dispatch import Requests
-from speedwell.fs.nameserver.settings import REQUESTS_PER_SECOND
 from speedwell.fs.proto.speedwell_pb2 import DataserverStatus, StatisticsReply, StatisticsRequest
+from speedwell.fs.rates import REQUESTS_PER_SECOND
 
 _OF_ALL = {"files": "Files.", "directories": "Directories.", "capacity_bytes": "Of all disks.",
            "available_bytes": "Of all disks, for new files.",

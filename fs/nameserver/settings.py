@@ -17,8 +17,6 @@ DEFAULT_LEASE_SECONDS = LEASE_SECONDS
 DEFAULT_RECOVERY_GRACE_SECONDS = 60.0
 DEFAULT_MIRRORS = 3
 DEFAULT_TOKEN_SECONDS = 3600.0
-REQUESTS_PER_SECOND = 20_000.0
-"""Of one sender. A mount on a machine of two cores makes a quarter of it at most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ from speedwell.fs.proto.speedwell_pb2 import (
     HeartbeatRequest,
     HistoryOperation,
     HolesOperation,
+    IdentityOperation,
     InventoryOperation,
     JoinOperation,
     LengthOperation,
@@ -51,6 +53,7 @@ from speedwell.fs.proto.speedwell_pb2 import (
     VerifyOperation,
     WriteOperation,
 )
+from speedwell.fs.rates import Rates
 from speedwell.fs.store import MemoryStore
 from speedwell.fs.tokens import OPERATE, READ, SERVE, WRITE
 from tests.waiting import wait_until
@@ -641,19 +644,57 @@ class TestRenewal:
 # ---------------------------------------------------------------- what a stranger can send
 
 
+@contextmanager
+def serving(site: Site, **limits: float) -> Iterator[tuple[DataServer, tuple[str, int]]]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = DataServer(site.store, listener, Authority("d0", Lease(), NameserverLink("127.0.0.1:1", "d0")),
+                        door=site.door, **limits)  # type: ignore[arg-type]
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    try:
+        yield server, listener.getsockname()
+    finally:
+        server.stop(0.1)
+        thread.join(15)
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, tuple[str, int]]]:
     site = Site(tmp_path_factory.mktemp("served") / "data")
     site.make_file()
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = DataServer(site.store, listener, Authority("d0", Lease(), NameserverLink("127.0.0.1:1", "d0")),
-                        door=site.door)
-    thread = threading.Thread(target=server.serve)
-    thread.start()
-    yield site, listener.getsockname()
-    server.stop(0.1)
-    thread.join(15)
+    with serving(site) as (server, address):
+        server._refused = Rates(1e6, 1e6)
+        yield site, address
     site.store.close()
+
+
+def test_requests_of_one_client_beyond_its_rate_wait_and_those_of_another_do_not(site: Site) -> None:
+    site.make_file()
+    took = {}
+    with serving(site, requests_per_second=5) as (_, address):
+        for client, count in (("mount a", 9), ("mount b", 5)):
+            channel = connect(*address, stall_timeout_seconds=30)
+            channel.send(DataRequest(identity=IdentityOperation()))
+            channel.send(DataRequest(proof=proof(client, nonce=channel.expect(DataReply).nonce)))
+            began = time.monotonic()
+            for _ in range(count):
+                channel.send(DataRequest(token=token(), length=LengthOperation(file_id=FILE)))
+                assert channel.expect(DataReply).status == OK
+            took[client] = time.monotonic() - began
+            channel.close()
+    assert took["mount a"] > max(0.7, took["mount b"])
+
+
+def test_a_source_that_is_refused_often_is_answered_late(site: Site) -> None:
+    with serving(site) as (server, address):
+        server._refused = Rates(10, 3)
+        channel = connect(*address, stall_timeout_seconds=30)
+        began = time.monotonic()
+        for _ in range(8):
+            channel.send(DataRequest(token=b"none", length=LengthOperation(file_id=FILE)))
+            assert channel.expect(DataReply).status == TOKEN_REFUSED
+        assert time.monotonic() - began > 0.4
+        channel.close()
 
 
 def names(site: Site) -> set[Path]:
