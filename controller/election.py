@@ -8,6 +8,7 @@ import logging
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 import eventlet
@@ -29,6 +30,9 @@ class Election:
 
     def __init__(self, settings: Settings, leadership: Leadership, loops: Loops) -> None:
         self._leadership = leadership
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:    # keepers from before this process began anew
+                pass
         self._socket, keepers = socket.socketpair()
         given = {"etcd": settings.etcd, "prefix": settings.etcd_prefix, "url": settings.url_for_others,
                  "identity": str(settings.etcd_identity or ""), "log_level": settings.log_level}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from speedwell.cluster.nameservers import free_ports
 from speedwell.fs import insecure
 
 PROGRAM = str(Path(sys.executable).with_name("speedwell-controller"))
@@ -69,6 +71,21 @@ def test_it_takes_at_most_280_mebibytes() -> None:
         resident_kib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
         # About 100 of them are numba, without which a read costs two to three times the processor time.
         assert resident_kib < 280 * 1024
+
+
+def test_it_begins_anew_without_the_keeper_of_its_lease_and_leaves_no_zombie() -> None:
+    openflow, rest, etcd = free_ports("127.0.0.1", 3)
+    with controller("--openflow-port", str(openflow), "--rest-port", str(rest),
+                    "--etcd", f"127.0.0.1:{etcd}") as process:
+        assert process.stdout is not None
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        assert process.stdout.readline().startswith("ready")
+        [keeper] = children.read_text().split()
+        os.kill(int(keeper), signal.SIGKILL)
+        assert process.stdout.readline().startswith("ready")
+        assert len(children.read_text().split()) == 1
+        process.terminate()
+        assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize(("taken", "other", "what"), [
