@@ -46,10 +46,13 @@ class Roles:
                 "lease: was etcd emptied? The switch forgets it when its ovs-vswitchd is started again"))
 
     def _changed(self) -> None:
-        for datapath in list(self._waiting):
-            self._ask(datapath)
+        for datapath in self._waiting:
+            # one that fails or waits keeps neither the others nor the lead
+            self._loops.spawn(self._ask, datapath)
 
     def _ask(self, datapath: Any) -> None:
+        if datapath not in self._waiting:
+            return
         role = self._leadership.role
         if role is not None and role != self._waiting[datapath]:
             if not hand_over(datapath, role_request(datapath, role)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import eventlet
 import pytest
 from ryu.ofproto import ofproto_v1_3 as ofproto
 from ryu.ofproto import ofproto_v1_3_parser as parser
@@ -127,6 +128,7 @@ def test_switches_are_led_once_they_were_asked_to_take_us_for_their_master() -> 
     leadership.told(Standing(LEADER, 7))
     assert len(connection.sent) == 1, "nothing new is asked again"
     leadership.told(Standing(OTHER, 8, clock.now + 1))
+    eventlet.sleep(0)
     assert led == [(connection, [(ofproto.OFPCR_ROLE_SLAVE, 7), (ofproto.OFPCR_ROLE_MASTER, 8)])]
 
 
@@ -139,7 +141,30 @@ def test_a_switch_that_left_or_cannot_be_asked_is_not_led() -> None:
     roles.ended(gone)
     stuck.is_backed_up = True
     leadership.told(Standing(OTHER, 8, clock.now + 1))
+    eventlet.sleep(0)
     assert led == [] and stuck.is_closed and not gone.sent
+
+
+def test_a_switch_that_fails_waits_or_leaves_meanwhile_keeps_no_other_from_being_led() -> None:
+    leadership, led, loops = Leadership(is_alone=False, clock=(clock := Clock())), list[Any](), Loops()
+    failing, waiting, leaving, last = (Connection() for _ in range(4))
+
+    def lead(datapath: Any) -> None:
+        if datapath is failing:
+            roles.ended(leaving)
+            raise ControllerError("it does not read")
+        if datapath is waiting:
+            eventlet.sleep(3600)
+        led.append(datapath)
+
+    roles = Roles(leadership, loops, lead)
+    for connection in (failing, waiting, leaving, last):
+        roles.shook_hands(connection)
+    leadership.told(Standing(OTHER, 8, clock.now + 1))
+    eventlet.sleep(0)
+    assert led == [last] and failing.is_closed and not leaving.sent
+    [trouble] = loops.troubles()
+    assert "it does not read" in trouble.problem
 
 
 def test_a_leader_tells_of_a_switch_that_knows_a_later_generation() -> None:
