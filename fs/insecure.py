@@ -5,7 +5,7 @@ interfaces with no hardware behind them, as far as the kernel tells.
 """
 
 import socket
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 import click
@@ -36,36 +36,45 @@ def check(identity: Path | None, insecure: str | None, *, no_tokens: bool = Fals
                               "--insecure: whoever reaches it may do anything then")
     for name, host in hosts.items():
         option_name = f"--{name.replace('_', '-')}"
-        if _is_loopback(host):
+        addresses = _addresses(host)
+        if addresses and all(each.is_loopback for each in addresses):
             continue
         if insecure != FABRIC:
             raise InvalidArgument(f"{option_name}: other machines may reach {host}: with --insecure name a loopback "
                                   "address such as 127.0.0.1, or give it an --identity")
-        if outside := _outside(host):
+        if outside := _outside(addresses):
             raise InvalidArgument(f"{option_name}: {host} is on {outside}, which is no emulated network: other "
                                   "machines may reach it; give it an --identity")
 
 
-def _is_loopback(host: str) -> bool:
+def _addresses(host: str) -> set[IPv4Address | IPv6Address]:
+    """As who listens there finds them; none where they are not known: that one says why it cannot."""
     try:
         found = [entry[4][0] for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
-    except OSError:
-        return False    # what listens there says why it cannot
-    return all(ip_address(str(each).partition("%")[0]).is_loopback for each in found)
+    except (OSError, UnicodeError):
+        return set()
+    return {_plain(str(each)) for each in found}
 
 
-def _outside(host: str) -> str:
-    """The name of an interface with that address that is not of an emulated network; empty if there is none."""
+def _plain(text: str) -> IPv4Address | IPv6Address:
+    address = ip_address(text.partition("%")[0])
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _outside(addresses: set[IPv4Address | IPv6Address]) -> str:
+    """The name of an interface with one of them that is not of an emulated network; empty if there is none."""
     from pyroute2 import IPRoute  # takes 0.1 s
 
     with IPRoute() as netlink:
         links = {link["index"]: link for link in netlink.get_links()}
-        addresses = [(each["index"], each.get_attr("IFA_ADDRESS")) for each in netlink.get_addr()]
+        there = [(each["index"], each.get_attr("IFA_LOCAL") or each.get_attr("IFA_ADDRESS"))
+                 for each in netlink.get_addr()]    # of a point-to-point link the latter is the other end's
     real = {index for index, link in links.items()
             if _kind(link) not in _EMULATED and link.get_attr("IFLA_IFNAME") != "lo"}
     real |= {links[index].get_attr("IFLA_MASTER") for index in set(real)}     # a bridge to it
-    return next((str(links[index].get_attr("IFLA_IFNAME")) for index, address in addresses
-                 if index in real and host in (address, "0.0.0.0", "::")), "")
+    is_any = any(each.is_unspecified for each in addresses)
+    return next((str(links[index].get_attr("IFLA_IFNAME")) for index, address in there
+                 if index in real and (is_any or _plain(address) in addresses)), "")
 
 
 def _kind(link: "object") -> str | None:

@@ -84,6 +84,6 @@ def test_an_address_of_this_machines_own_network_is_no_fabrics() -> None:
     kind = subprocess.run(["ip", "-d", "-o", "addr", "show", "to", own], capture_output=True, text=True, check=False)
     if any(word in kind.stdout for word in ("veth", "bridge", "dummy")):
         pytest.skip("this machine's network is an emulated one, as in a container")
-    for host in (own, "0.0.0.0"):
+    for host in (own, "0.0.0.0", "0", "0::0", f"::ffff:{own}"):     # however it is written
         with pytest.raises(InvalidArgument, match="is no emulated network"):
             insecure.check(None, insecure.FABRIC, listen=host)
