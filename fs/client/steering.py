@@ -224,10 +224,10 @@ class Steering:
         with self._lock:
             if self._closed or now < self._ask_again_at:
                 return
-            self._ask_again_at = now + PAUSE_AFTER_FAILURE_SECONDS
+            self._ask_again_at = pause_ends_at = now + PAUSE_AFTER_FAILURE_SECONDS
             if len(self._controller) > 1:
-                self._workers.submit(self._search, door, self._ask_again_at)
-                self._ask_again_at = now + SEARCH_SECONDS
+                self._ask_again_at = now + SEARCH_SECONDS   # before the search, which may be done at once
+                self._workers.submit(self._search, door, pause_ends_at)
 
     def _search(self, former: Any, pause_ends_at: float) -> None:
         while not self._closed and time.monotonic() < self._ask_again_at:
