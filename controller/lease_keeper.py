@@ -20,6 +20,7 @@ from pathlib import Path
 
 from speedwell.controller.leadership import Standing, now
 from speedwell.controller.tenure import Tenure
+from speedwell.fs import logs
 from speedwell.fs.errors import SpeedwellError, StorageFailed
 from speedwell.fs.etcd_client import EtcdClient
 from speedwell.fs.identity.bundle import Identity
@@ -114,8 +115,7 @@ def main(arguments: Sequence[str]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)       # it ends with the controller
     settings = json.loads(arguments[0])
-    logging.basicConfig(stream=sys.stderr, level=settings["log_level"].upper(),
-                        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    logs.configure(settings["log_level"])
     identity = Identity(Path(settings["identity"])) if settings["identity"] else None
     etcd = EtcdClient(settings["etcd"], ATTEMPT_SECONDS, identity, ATTEMPT_SECONDS)
     keeper = LeaseKeeper(etcd, settings["prefix"], settings["url"])

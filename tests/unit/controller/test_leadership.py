@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +21,7 @@ from speedwell.controller.loops import Loops
 from speedwell.controller.settings import InvalidSettings, load_settings
 from speedwell.controller.switches.roles import Roles
 from speedwell.controller.tenure import PATIENCE_SECONDS, Tenure
+from speedwell.fs import logs
 
 LEADER, OTHER = "http://10.0.0.1:8080", "http://10.0.0.2:8080"
 
@@ -67,6 +73,18 @@ def test_a_lead_that_was_over_before_it_was_told_of_is_none() -> None:
 def test_what_the_keeper_says_comes_through_the_socket_whole() -> None:
     standing = Standing(LEADER, 1 << 60, 12.5)
     assert Standing.decode(standing.encode()) == standing
+
+
+def test_the_keeper_of_the_lease_logs_in_the_form_that_all_processes_do() -> None:
+    controller, keepers = socket.socketpair()
+    given = {"etcd": ["127.0.0.1:1"], "prefix": "/", "url": LEADER, "identity": "", "log_level": "info"}
+    with controller, keepers, subprocess.Popen(
+            [sys.executable, "-m", "speedwell.controller.lease_keeper", json.dumps(given)], stdin=keepers.fileno(),
+            stderr=subprocess.PIPE, env={**os.environ, logs.FORMAT_VARIABLE: "json"}) as keeper:
+        assert keeper.stderr is not None
+        assert "127.0.0.1:1 does not answer" in json.loads(keeper.stderr.readline())["message"]
+        controller.shutdown(socket.SHUT_RDWR)
+        assert keeper.wait(60) == 0
 
 
 def led(beat_at: float, lease_at: float, lease_seconds: float = 2.0) -> Tenure:
