@@ -19,6 +19,7 @@ class ToldTimes:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._until = 0.0
+        self._has_complained = False
         try:
             self._until = float(path.read_text())
         except FileNotFoundError:
@@ -39,6 +40,10 @@ class ToldTimes:
             written = self._path.with_name(self._path.name + ".new")
             written.write_text(str(self._until))
             written.replace(self._path)
+            self._has_complained = False
         except OSError as error:
+            if self._has_complained:
+                return
+            self._has_complained = True
             log.warning("%s cannot be written, so reports of hosts whose clocks are ahead can be replayed after a "
                         "restart: %s", self._path, error.strerror)

@@ -174,6 +174,13 @@ def test_with_good_clocks_or_a_damaged_record_nobody_waits_after_a_restart(tmp_p
     assert begun == (NOW + 31 if kept == b"1e300" else NOW + 1)
 
 
+def test_that_times_cannot_be_kept_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    told = ToldTimes(tmp_path / "missing" / "told")
+    for seconds in range(10):
+        told.note(NOW + seconds + 5, NOW + seconds)
+    assert caplog.text.count("cannot be written") == 1
+
+
 def test_nothing_that_another_one_may_have_seen_is_taken_by_the_next() -> None:
     before, after = Acceptance(), Acceptance(begun_unix=NOW + 5)
     heard = report(1, at=NOW + 4.9)
