@@ -75,7 +75,7 @@ class SecureChannel(Channel):
                 and super().is_idle())
 
     def _checksums_in_hardware(self) -> bool:
-        """`sendfile` would pass TLS by, but where the kernel does it."""
+        """`sendfile` would pass TLS by."""
         return False
 
     def _send_frame(self, frame: bytes, more: bool) -> None:

@@ -1,6 +1,5 @@
 """`speedwell-dataserver`: the command line of the dataserver."""
 
-import logging
 import os
 import signal
 import socket
@@ -11,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from speedwell.fs import command_line, insecure, kernel_tls, local, logs, metrics, systemd, tracing, units
+from speedwell.fs import command_line, insecure, local, logs, metrics, systemd, tracing, units
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.coflows import configured, host_heartbeats
 from speedwell.fs.command_line import Number
@@ -122,8 +121,6 @@ def run(flags: SimpleNamespace) -> int:
     if flags.encrypt_data and certificate is None:
         raise InvalidArgument("--encrypt-data: it takes --identity, for TLS")
     securing = certificate if flags.encrypt_data else None
-    if securing is not None:
-        logging.getLogger(__name__).info("TLS of the data channel is done %s", kernel_tls.use(securing))
     configured()    # a key that cannot be used is said now
     # Blocked before any thread starts and taken by sigwait: a handler could run while no thread looks.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)

@@ -29,9 +29,6 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.5
 """So late at most a renewed certificate or a revoked one is noticed."""
 
-_OP_ENABLE_KTLS = 1 << 3
-"""OpenSSL's SSL_OP_ENABLE_KTLS, which Python names from 3.12 on."""
-
 MOST_REVOKED = 16384
 """Revoked certificates that are told on to other machines: the last ones."""
 
@@ -107,11 +104,6 @@ class Identity:
         except OSError as error:
             raise IdentityError(f"{self.directory} is no identity: {error.strerror}") from None
 
-    def use_kernel_tls(self) -> None:
-        """From now on OpenSSL hands connections over to the kernel where both can. Raises IdentityError."""
-        self._options = _OP_ENABLE_KTLS
-        self._load()
-
     def refusal(self, peer: Peer) -> str:
         """Why a peer is not served or trusted any more; empty for most."""
         self._refresh()
@@ -152,7 +144,6 @@ class Identity:
     _generation = 0
     _revoked: Mapping[str, str] = {}
     _to_switches: Mapping[int, ssl.SSLContext] = {}
-    _options = 0
 
     def _refresh(self) -> None:
         now = time.monotonic()
@@ -203,7 +194,6 @@ class Identity:
 
     def _context(self, protocol: int, shown: str = files.CERTIFICATE) -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)
-        context.options |= self._options
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_cert_chain(self.directory / shown)
