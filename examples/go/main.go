@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -255,7 +254,10 @@ func run(arguments []string) error {
 		return c.list(ctx, path, os.Stdout)
 	case "write":
 		data, err := io.ReadAll(os.Stdin)
-		return cmp.Or(err, c.write(ctx, path, data))
+		if err != nil {
+			return err
+		}
+		return c.write(ctx, path, data)
 	case "read":
 		return c.read(ctx, path, os.Stdout)
 	}
