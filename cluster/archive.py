@@ -7,6 +7,7 @@ import secrets
 import tarfile
 from collections.abc import Callable
 from contextlib import suppress
+from decimal import Decimal
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from speedwell.cluster.errors import InvalidArchive
@@ -120,8 +121,7 @@ def _described(client: Client, path: bytes, attributes: Attributes, name: str) -
     info.type = _KINDS[attributes.type]
     info.mode, info.uid, info.gid = attributes.mode, attributes.uid, attributes.gid
     info.linkname = os.fsdecode(attributes.target)
-    seconds, nanoseconds = divmod(attributes.mtime_ns, 10**9)
-    info.pax_headers = {"mtime": f"{seconds}.{nanoseconds:09d}"}
+    info.pax_headers = {"mtime": f"{Decimal(attributes.mtime_ns).scaleb(-9):f}"}
     if attributes.has_extended_attributes:
         for key, value in client.metadata.list_extended_attributes(path).items():
             info.pax_headers[XATTR + key.decode(**_TEXT)] = value.decode(**_TEXT)
@@ -160,12 +160,17 @@ def _make_file(client: Client, directory: bytes, path: bytes, info: tarfile.TarI
 
 
 def _describe(client: Client, path: bytes, info: tarfile.TarInfo) -> None:
-    seconds, _, fraction = info.pax_headers.get("mtime", str(info.mtime)).partition(".")
-    mtime_ns = int(seconds) * 10**9 + int(fraction.ljust(9, "0")[:9] or 0)
+    try:
+        mtime_ns = Decimal(info.pax_headers.get("mtime", info.mtime)) * 10**9
+        if not -2**63 <= mtime_ns < 2**63:
+            raise ValueError
+    except (ArithmeticError, ValueError):
+        raise InvalidArchive(f"{info.name}: its time of change is none") from None
     for key, value in info.pax_headers.items():
         if key.startswith(XATTR):
             name = key.removeprefix(XATTR).encode(**_TEXT)
             client.metadata.set_extended_attribute(path, name, value.encode(**_TEXT))
     if os.geteuid() == 0:   # only root gives files to others
         client.set_attributes(path, uid=info.uid, gid=info.gid)
-    client.set_attributes(path, mode=None if info.issym() else info.mode & 0o7777, mtime_ns=mtime_ns)
+    client.set_attributes(path, mode=None if info.issym() else info.mode & 0o7777,
+                          mtime_ns=int(mtime_ns))

@@ -33,6 +33,8 @@ def backup(file: str, directory: str, target: Target) -> None:
     from speedwell.cluster import archive
 
     place = Path(file)
+    if place.is_dir():
+        raise click.UsageError(f"{file} is a directory: name a file", click.get_current_context())
     with target.connect(for_bytes=True) as client, ExitStack() as cleanup:
         stream: IO[bytes] = sys.stdout.buffer
         new = place.with_name(f".{place.name}.{os.getpid()}")

@@ -45,7 +45,7 @@ def fill(client: Client) -> None:
     client.metadata.set_extended_attribute(b"/d/big", b"user.binary", b"\0\n=\xff")
     client.metadata.set_extended_attribute(b"/d", b"user.text", b"a=b")
     client.set_attributes(b"/d/empty", uid=12, gid=34, mode=0o4751, mtime_ns=1_000_000_001_123_456_789)
-    client.set_attributes(b"/d/locked", mode=0o500, mtime_ns=-1_500_000_000)
+    client.set_attributes(b"/d/locked", mode=0o500, mtime_ns=-1_700_000_000)
 
 
 def test_what_was_backed_up_is_restored_into_another_installation(tmp_path: Path) -> None:
@@ -58,6 +58,7 @@ def test_what_was_backed_up_is_restored_into_another_installation(tmp_path: Path
         assert speedwell(cluster, "backup", str(tmp_path / "part.tar"), "--from", "/d/locked").returncode == 0
     with tarfile.open(file) as archive:     # as any other tool sees it
         assert archive.extractfile("d/big").read() == BIG   # type: ignore[union-attr]
+        assert archive.getmember("d/locked").mtime == -1.7
         assert archive.getmember("d/big").islnk() != archive.getmember("other").islnk()
     listed = subprocess.run(["tar", "-tf", file], capture_output=True, text=True, check=True).stdout
     assert len(listed.splitlines()) == len(before)
@@ -86,6 +87,15 @@ def test_an_archive_that_leads_out_of_its_directory_is_refused(tmp_path: Path) -
             with tarfile.open(tmp_path / f"{number}.tar", "w") as archive:
                 archive.addfile(tarfile.TarInfo(name))
             assert ".." in error_line(installation.run("restore", tmp_path / f"{number}.tar", "--to", "/in"))
+        for mtime in ("soon", "nan", "1e300"):
+            with tarfile.open(tmp_path / "time.tar", "w") as archive:
+                info = tarfile.TarInfo("f")
+                info.pax_headers = {"mtime": mtime}
+                archive.addfile(info)
+            assert "f: its time of change is none" in error_line(
+                installation.run("restore", tmp_path / "time.tar", "--to", "/in"))
+        for place in (".", "/", tmp_path):
+            assert b"is a directory" in installation.run("backup", place).stderr
         (tmp_path / "text").write_text("no archive")
         assert "no whole archive" in error_line(installation.run("restore", tmp_path / "text"))
         assert installation.ok("ls", "/") == "in/\n" and installation.ok("ls", "/in") == ""
