@@ -170,7 +170,7 @@ class _Session(socketserver.StreamRequestHandler):
         return b"+PONG\r\n"
 
     def _version(self, theirs: bytes) -> bytes:
-        if not theirs.isdigit():
+        if not theirs.isdigit() or len(theirs) > 9:
             raise InvalidArgument(f"VERSION: {theirs[:32]!r} is no number")
         if int(theirs) == VERSION:
             return OK

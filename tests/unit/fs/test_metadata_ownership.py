@@ -209,6 +209,9 @@ def test_a_server_that_speaks_another_version_of_the_commands_is_left_with_a_wor
     assert call_peer(nodes[0].peer, b"VERSION", b"1") == b"OK"
     with pytest.raises(Refused, match="VERSION 1 is spoken here: upgrade the client"):
         call_peer(nodes[0].peer, b"VERSION", b"0")
+    for number in (b"-1", b"9" * 5000):
+        with pytest.raises(Refused, match=r"VERSION: .* is no number"):
+            call_peer(nodes[0].peer, b"VERSION", number)
     monkeypatch.setattr(wire, "VERSION", 2)
     with pytest.raises(ProtocolError, match=r"we speak version 2 .* VERSION 1 is spoken here: upgrade this server"):
         call_peer(nodes[1].peer, b"PING")
