@@ -63,8 +63,9 @@ def init(directory: Path, chosen: tuple[str, ...], address: str, name: str, repl
 
 @click.command()
 @click.argument("words", metavar="[TOKEN] DIR", nargs=-1, required=True)
-@click.option("--token-file", type=click.File(), metavar="FILE", help="Take the token from the first line of FILE, "
-              "`-` is standard input: other users of this machine see what is on the command line.")
+@click.option("--token-file", type=click.File(errors="replace"), metavar="FILE", help="Take the token from "
+              "the first line of FILE, `-` is standard input: other users of this machine see what is on the command "
+              "line.")
 @click.option("--address", metavar="IP", help="Of this machine, where others reach it.  [default: that with which "
               "it reaches the authority]")
 @_disk_option

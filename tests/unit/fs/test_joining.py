@@ -553,6 +553,8 @@ def test_the_commands_do_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                         "--directory", directory).strip()
             (tmp_path / "token").write_text(f"{token}\n")
             run("join", token, tmp_path / "b", "--token-file", tmp_path / "token", code=2)
+            (tmp_path / "key").write_bytes(b"\xe5\0")
+            run("join", tmp_path / "b", "--token-file", tmp_path / "key", code=2)
             run("join", tmp_path / "b", "--token-file", tmp_path / "token")
             assert Identity(tmp_path / "b/identity/mount-b").own.role == MOUNT
             with pytest.raises(ClusterError, match="is not empty"):
