@@ -38,7 +38,7 @@ def test_a_daemon_that_has_no_supervisor_rotates_its_own_log(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "MAX_BYTES", 200)
     root = logging.getLogger()
-    before, level = list(root.handlers), root.level
+    before, levels = list(root.handlers), [(each, each.level) for each in (root, logging.getLogger("speedwell"))]
     root.handlers.clear()
     try:
         logs.configure("info", tmp_path / "mount.log")
@@ -50,4 +50,5 @@ def test_a_daemon_that_has_no_supervisor_rotates_its_own_log(
         for handler in root.handlers:
             handler.close()
         root.handlers[:] = before
-        root.setLevel(level)
+        for each, level in levels:
+            each.setLevel(level)
