@@ -142,7 +142,7 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
 def _part(processes: Processes, metrics: bool, as_json: bool) -> None:
     from speedwell.cluster import parts, units
 
-    if place := processes.settings.get("systemd"):
+    if isinstance(place := processes.settings.get("systemd"), str):     # else an earlier version made the units
         names = units.write(processes, Path(place))
         echo(f"systemd starts what runs here; its units in {place} are now as the settings say")
         echo(f"next: `systemctl daemon-reload`, `systemctl restart {' '.join(names)}`")

@@ -165,6 +165,14 @@ def test_a_server_may_write_to_the_disks_in_its_settings_also_to_one_that_was_ad
     assert "name another directory" in str(done.exception) and "disk2" in unit.read_text()
 
 
+def test_where_an_earlier_version_has_written_the_units_up_names_the_command_that_starts_them(tmp_path: Path) -> None:
+    processes = machine(tmp_path / "a")
+    processes.settings["systemd"] = True
+    processes.save()
+    done = CliRunner().invoke(speedwell, ["up", "--local", str(processes.directory)])
+    assert "`systemctl start speedwell-" in str(done.exception)
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
     names = units.write(machine(tmp_path / "a"), tmp_path)
