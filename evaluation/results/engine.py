@@ -43,16 +43,11 @@ def run_all(tasks: Sequence[T], run: Callable[[T], Result], results: ResultsFile
     done = len(tasks) - len(missing)
     finished(done)
     if missing:
-        try:
-            with _on_this_machine(missing, run) if scheduler is None else _on_dask(scheduler, missing, run) as coming:
-                for new in coming:
-                    results.add(new)
-                    done += 1
-                    finished(done)
-        except KeyboardInterrupt:
-            results.read_again()    # it may have come just after the last was written
-            finished(sum(results.get(task.parameters()) is not None for task in tasks))
-            raise
+        with _on_this_machine(missing, run) if scheduler is None else _on_dask(scheduler, missing, run) as coming:
+            for new in coming:
+                results.add(new)
+                done += 1
+                finished(done)
     return [result for task in tasks if (result := results.get(task.parameters())) is not None]
 
 

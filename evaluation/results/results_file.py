@@ -39,11 +39,6 @@ class ResultsFile:
         self._mode = "a"
         self._done[_key(result["task"])] = result
 
-    def read_again(self) -> None:
-        """Know what is in the file, if `add` did not come to its end."""
-        if self._path.exists() and self._begin is None:
-            self._read()
-
     def _read(self) -> None:
         whole = _text(self._path)
         kept = whole[: whole.rfind("\n") + 1]
