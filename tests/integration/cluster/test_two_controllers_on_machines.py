@@ -13,7 +13,8 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.root
 
 ROLES = "nameserver dataserver controller"
-TAKEOVER_SECONDS = 3.0
+TAKEOVER_SECONDS = 8.0
+"""Where other tests keep the cores busy; printed is how long it took."""
 STATUS = '"status":"empty"'
 """Of one that leads, as there are no switches here."""
 ASK = """curl -sS --max-time 1 --cacert /srv/speedwell/identity/authority.pem \\
@@ -48,7 +49,7 @@ def test_either_of_two_machines_takes_over_from_the_controller_of_the_other() ->
         b.switch_off()
         seconds = seconds_until_leading(1)
         print(f"takeover after the leader's machine has failed: {seconds:.2f} s")
-        assert seconds < 2 * TAKEOVER_SECONDS
+        assert seconds < TAKEOVER_SECONDS
         a.run("speedwell put /bin/ls /; speedwell get /ls - | cmp - /bin/ls")
 
 

@@ -36,8 +36,8 @@ pytestmark = [pytest.mark.root, requires_etcd]
 
 MACHINES = ("r0h1", "r1h1")
 """The hosts whose namespaces are the controllers' machines; the others store and read."""
-TAKEOVER_SECONDS, MISSED_SECONDS = 3.0, 1.5
-"""Until reads of a client are steered again, and what noticing that a leader stands still adds on a busy machine."""
+TAKEOVER_SECONDS = 8.0
+"""Until reads of a client are steered again, where other tests keep the cores busy; printed is how long it took."""
 HOST_BPS = 40e6
 READ = "300,tcp,"
 """How the entries of reads begin."""
@@ -255,7 +255,7 @@ def test_a_leader_that_was_stopped_changes_nothing_when_it_goes_on(pair: Pair, l
             wait_until(place, 20, "the client's reads are not steered any more")
             seconds = time.monotonic() - began
         print(f"a client's reads are steered again after SIGSTOP: {seconds:.2f} s")
-        assert seconds < TAKEOVER_SECONDS + MISSED_SECONDS
+        assert seconds < TAKEOVER_SECONDS
         wait_until(lambda: pair.health(other_of(leader))["status"] == "ok", 20, "the new leader does not settle")
         read = wait_until(pair.place, 20, "the new leader places no read")
         before = pair.all_entries()
