@@ -39,7 +39,7 @@ def backup(file: str, directory: str, target: Target) -> None:
         stream: IO[bytes] = sys.stdout.buffer
         new = place.with_name(f".{place.name}.{os.getpid()}")
         if file != STANDARD:
-            stream = cleanup.enter_context(new.open("wb"))
+            stream = cleanup.enter_context(open(new, "wb", opener=_private))
             cleanup.callback(new.unlink, missing_ok=True)
         meter = cleanup.enter_context(Meter(place.name, None))
         count = archive.write(client, client.follow(directory), stream, meter.advance,
@@ -50,6 +50,11 @@ def backup(file: str, directory: str, target: Target) -> None:
             new.replace(place)
     click.echo(f"{counted(count, 'file')} and directories in "
                f"{'standard output' if file == STANDARD else place}", err=True)
+
+
+def _private(path: str, flags: int) -> int:
+    """The archive has everybody's contents."""
+    return os.open(path, flags, 0o600)
 
 
 @click.command()

@@ -55,6 +55,7 @@ def test_what_was_backed_up_is_restored_into_another_installation(tmp_path: Path
         before = everything(cluster.client())
         done = speedwell(cluster, "backup", str(file))
         assert done.returncode == 0 and f"{len(before)} files" in done.stderr, done.stderr
+        assert file.stat().st_mode & 0o77 == 0, "it has everybody's contents"
         assert speedwell(cluster, "backup", str(tmp_path / "part.tar"), "--from", "/d/locked").returncode == 0
     with tarfile.open(file) as archive:     # as any other tool sees it
         assert archive.extractfile("d/big").read() == BIG   # type: ignore[union-attr]
