@@ -39,16 +39,23 @@ def run_all(tasks: Sequence[T], run: Callable[[T], Result], results: ResultsFile
     `finished` hears how many are done. `scheduler` is the address of a Dask scheduler whose workers run the tasks.
     What `run` raises ends the sweep. Raises InvalidSetting if there is no such scheduler.
     """
+    def kept() -> list[Result]:
+        return [result for task in tasks if (result := results.get(task.parameters())) is not None]
+
     missing = [task for task in tasks if results.get(task.parameters()) is None]
     done = len(tasks) - len(missing)
     finished(done)
     if missing:
         with _on_this_machine(missing, run) if scheduler is None else _on_dask(scheduler, missing, run) as coming:
-            for new in coming:
-                results.add(new)
-                done += 1
-                finished(done)
-    return [result for task in tasks if (result := results.get(task.parameters())) is not None]
+            try:
+                for new in coming:
+                    results.add(new)
+                    done += 1
+                    finished(done)
+            except KeyboardInterrupt:       # which may come after a run was kept and before that was told
+                finished(len(kept()))
+                raise
+    return kept()
 
 
 @contextmanager

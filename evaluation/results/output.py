@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 Finished = Callable[[int], None]
 Say = Callable[[str], None]
-RESULTS = "results.jsonl"
 MADE_OF_RESULTS = ("table.csv", "tables.md", "plot.png", "agreement.json")
 
 
@@ -48,11 +47,7 @@ def progress_bar(name: str, runs: int, output: Path) -> Iterator[tuple[Finished,
             yield hear, lambda now: bar.update(task, now=now)
         except KeyboardInterrupt:
             bar.stop()
-            from speedwell.evaluation.results.results_file import read_results
-
-            # the interrupt may have come after a run was kept and before it was heard of
-            kept = max(finished, len(read_results(output / RESULTS)) if (output / RESULTS).exists() else 0)
-            click.echo(f"speedwell: {kept} of {runs} runs are kept in {output}; --resume goes on", err=True)
+            click.echo(f"speedwell: {finished} of {runs} runs are kept in {output}; --resume goes on", err=True)
             raise
 
 
@@ -82,7 +77,7 @@ class Output:
     @property
     def file(self) -> Path:
         """What holds the results."""
-        return self.directory / RESULTS
+        return self.directory / "results.jsonl"
 
     def check(self) -> None:
         """Raises InvalidSetting as `open` would."""
