@@ -13,6 +13,7 @@ from speedwell.cluster.nameservers import etcd_names, free_ports
 from speedwell.cluster.processes import Command, Processes
 from speedwell.cluster.state_files import write_atomically
 from speedwell.cluster.supervision import Supervision
+from speedwell.fs.addresses import bracketed, parse_address
 
 TARGETS_FILE = "metrics-targets.json"
 SUPERVISOR = "supervisor"
@@ -23,7 +24,8 @@ def addresses(recorded: Mapping[str, str], names: Sequence[str], running: Sequen
     kept = {name: recorded[name] for name in names
             if name in recorded and (name in running or is_free(recorded[name]))}
     missing = [name for name in names if name not in kept]
-    return kept | {name: f"{host}:{port}" for name, port in zip(missing, free_ports(host, len(missing)), strict=True)}
+    return kept | {name: f"{bracketed(host)}:{port}"
+                   for name, port in zip(missing, free_ports(host, len(missing)), strict=True)}
 
 
 def with_metrics(processes: Processes, command: Command) -> Command:
@@ -58,11 +60,11 @@ def of_etcd(host: str, settings: Mapping[str, Any]) -> dict[str, str]:
 
 def is_free(address: str) -> bool:
     """Whether a server could listen at HOST:PORT."""
-    host, _, port = address.rpartition(":")
-    with socket.socket() as probe:
+    host, port = parse_address(address, "address")
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, int(port)))
+            probe.bind((host, port))
         except OSError:
             return False
     return True

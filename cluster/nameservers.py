@@ -71,7 +71,8 @@ def require_etcd() -> None:
 def free_ports(host: str, number: int) -> list[int]:
     """That many different ports of `host` which nobody uses now."""
     with ExitStack() as opened:
-        sockets = [opened.enter_context(socket.socket()) for _ in range(number)]
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sockets = [opened.enter_context(socket.socket(family)) for _ in range(number)]
         for each in sockets:
             each.bind((host, 0))
         return [int(each.getsockname()[1]) for each in sockets]

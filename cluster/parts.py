@@ -20,7 +20,7 @@ from speedwell.cluster import current, etcd_machines, identities, local_metrics
 from speedwell.cluster.errors import InvalidSetting
 from speedwell.cluster.local_commands import LOOPBACK, ours, start_supervisor
 from speedwell.cluster.local_metrics import SUPERVISOR
-from speedwell.cluster.nameservers import free_ports, require_etcd
+from speedwell.cluster.nameservers import require_etcd
 from speedwell.cluster.processes import Command, Processes, program
 from speedwell.cluster.registration import own_root_directory
 from speedwell.fs.addresses import bracketed, is_ip, parse_address
@@ -154,7 +154,7 @@ def up(processes: Processes, with_metrics: bool = False) -> list[str]:
                              f"`systemctl start {' '.join(unit_of(role) for role in present(processes))}`")
     with processes.exclusive("`speedwell up`"):
         processes.forget_dead()
-        if with_metrics and not processes.settings.get("metrics"):
+        if with_metrics or processes.settings.get("metrics"):
             _let_supervisor_tell(processes)
         started: list[str] = []
         try:
@@ -205,9 +205,13 @@ def controller_at(address: str) -> str:
 
 
 def _let_supervisor_tell(processes: Processes) -> None:
+    recorded = processes.settings.get("metrics", {})
+    running = [SUPERVISOR] if processes.find(SUPERVISOR) else []
+    addresses = local_metrics.addresses(recorded, [SUPERVISOR], running, processes.settings.get("address", LOOPBACK))
+    if addresses == recorded:
+        return
     processes.stop(names=[SUPERVISOR])
-    host = processes.settings.get("address", LOOPBACK)
-    processes.settings["metrics"] = {SUPERVISOR: _at(host, free_ports(host, 1)[0])}
+    processes.settings["metrics"] = addresses
     processes.save()
     local_metrics.write_targets(processes, {})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import tomllib
 from pathlib import Path
@@ -57,10 +58,11 @@ def test_an_up_that_fails_half_way_stops_what_it_has_started(
     assert processes.running() == Processes(tmp_path / "a").records == []
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 def test_the_supervisor_of_a_machine_answers_prometheus_from_an_up_with_metrics_on(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(places.STATE_VARIABLE, str(tmp_path / "state"))
-    parts.first(parts.Part(tmp_path / "a", "a", "127.0.0.1"), [], 3)
+    parts.first(parts.Part(tmp_path / "a", "a", address), [], 3)
     idle = "import time; print('ready here', flush=True); time.sleep(600)"
     monkeypatch.setattr(parts, "command_again", lambda processes, role: Command(role, [sys.executable, "-c", idle]))
     processes = Processes(tmp_path / "a")
@@ -73,6 +75,11 @@ def test_the_supervisor_of_a_machine_answers_prometheus_from_an_up_with_metrics_
         told = requests.get(f"http://{target['targets'][0]}/metrics", timeout=30).text
         assert f'speedwell_process_up{{name="{parts.CERTIFICATES}"}} 1.0' in told
         assert parts.up(processes, with_metrics=True) == []
+        processes.stop()
+        port = urlsplit(f"//{target['targets'][0]}").port
+        with socket.create_server((address, port or 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET):
+            assert SUPERVISOR in parts.up(processes)
+        assert json.loads((tmp_path / "a" / TARGETS_FILE).read_text()) != [target], "somebody has that port"
     finally:
         processes.stop()
 
