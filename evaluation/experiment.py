@@ -12,7 +12,7 @@ from speedwell.cluster.tables import Table
 from speedwell.evaluation.results.report import Layout
 from speedwell.sim.errors import InvalidSetting
 
-PAPERS = ("mayflower", "mincof", "sinbad", "xco", "metaflow", "together")
+PAPERS = ("mayflower", "mincof", "sinbad", "sinbad_fabric", "xco", "metaflow", "together")
 """Modules of `evaluation.papers`. Each has its experiments in EXPERIMENTS, by names that begin with its own."""
 
 Result = dict[str, Any]
@@ -84,9 +84,10 @@ class Experiment(Layout):
 
 
 def named(name: str) -> Experiment | None:
-    """The experiment of this name, if there is one; only its paper's module is imported."""
-    paper = name.partition("-")[0]
-    return import_module(f"speedwell.evaluation.papers.{paper}").EXPERIMENTS.get(name) if paper in PAPERS else None
+    """The experiment of this name, if there is one; only its paper's modules are imported."""
+    found = (import_module(f"speedwell.evaluation.papers.{paper}").EXPERIMENTS.get(name) for paper in PAPERS
+             if paper.partition("_")[0] == name.partition("-")[0])
+    return next(filter(None, found), None)
 
 
 def all_experiments() -> dict[str, Experiment]:

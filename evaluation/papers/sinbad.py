@@ -243,13 +243,13 @@ def _beside(name: str, results: Sequence[Result]) -> Iterable[Table | str]:
     yield f"Placements that are expected to run a minute after the last write: {left}"
 
 
+PALETTE = tuple(method.name for method in (HDFS, SINBAD, PLUS, RACK_AWARE, QUANTUM, BOUND, PLUS_SOURCES, FLOOR))
 _MEANS = (Measure("mean_seconds", "block, mean s"), Measure("p95_seconds", "block, 95th percentile, s"),
           Measure("writer_seconds", "writer, mean s"))
 _figure = partial(Experiment, base=HDFS.name, bounds={}, points=(DISKS,), methods=(HDFS, SINBAD, PLUS), runs=8,
                   task=_task, run=run_task, method_of=method_of, facts=_facts, chosen=CHOSEN, beside=_beside,
                   needs="--trace FILE",
-                  palette=tuple(method.name for method in (HDFS, SINBAD, PLUS, RACK_AWARE, QUANTUM, BOUND,
-                                                           PLUS_SOURCES, FLOOR)))
+                  palette=PALETTE)
 EXPERIMENTS = {
     "sinbad-write": _figure(minutes=0.9, quick_minutes=0.1,
         title="Times of block writes (sections 7.2 and 7.3)", x_label="", measures=_MEANS,

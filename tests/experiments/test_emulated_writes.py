@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from speedwell.evaluation.papers.sinbad import RACK_AWARE, SINBAD, WriteMethod
-from speedwell.evaluation.replay.writes import WriteTrace, run_tasks
+from speedwell.evaluation.papers.sinbad_fabric import WriteTrace
+from speedwell.evaluation.replay.writes import run_tasks
 
 pytestmark = [pytest.mark.root, pytest.mark.full]
 

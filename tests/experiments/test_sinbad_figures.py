@@ -15,9 +15,11 @@ from click.testing import CliRunner
 
 from speedwell.evaluation.commands.experiment import experiment
 from speedwell.evaluation.experiment import Choices
-from speedwell.evaluation.papers import sinbad
+from speedwell.evaluation.papers import sinbad, sinbad_fabric
 from speedwell.evaluation.papers.sinbad_paper import beside_the_paper
 from speedwell.sim.errors import InvalidSetting
+from speedwell.sim.floods import Flood, FloodedSimulation
+from speedwell.sim.together import Messages, Systems, Transfer
 
 RACKS, SECONDS = 8, 1400
 
@@ -94,6 +96,30 @@ def test_the_busiest_link_is_less_busy_and_nothing_stays_reserved() -> None:
     off, on = results["Rack-aware"][0], results["Sinbad"][0]
     assert on["busiest_over_mean"] < 0.85 * off["busiest_over_mean"]
     assert on["cv_down"] < off["cv_down"] - 0.2
+
+
+def test_on_the_emulated_fabrics_events_writes_are_faster_where_the_network_is_idle() -> None:
+    figure = sinbad_fabric.EXPERIMENTS["sinbad-fabric"]
+    means: dict[str, list[float]] = {}
+    for task in replace(figure, runs=3).tasks(Choices(seed=41)):
+        result = sinbad_fabric.run_task(task)
+        assert len(result["seconds"]) == task.writes
+        means.setdefault(task.method.name, []).append(result["mean_seconds"])
+    assert fmean(means["Sinbad"]) < 0.95 * fmean(means["Rack-aware"])
+    assert fmean(means["sinbad-plus"]) < fmean(means["Sinbad"])
+
+
+def test_a_flood_takes_its_part_of_a_link_for_its_time_and_counters_see_it() -> None:
+    fabric = sinbad_fabric.fabric_of(8e6)
+    write = Transfer("write", 1.0, writer="r0h0", size_bits=80e6)
+    flood = Flood("flood", 0.0, writer="r0h0", client="r1h0", rate_bps=6e6, seconds=5.0)
+    systems = Systems(reads="mayflower", coflows="", placements="rack-aware", turns="", metadata="")
+    seconds = {}
+    for transfers in ([write], [flood, write]):
+        simulation = FloodedSimulation(fabric, systems, 1, Messages(metadata_rate=0.0, short_rate=0.0))
+        ((_, seconds[len(transfers)]),) = simulation.play(transfers, 2.0).seconds["write"]
+    assert seconds[1] == pytest.approx(10.0)
+    assert seconds[2] == pytest.approx(4.0 + (80e6 - 4.0 * 2e6) / 8e6), "2 of 8 Mbit/s until the flood ends"
 
 
 def test_a_part_in_which_nothing_is_written_is_drawn_again(trace: Path) -> None:

@@ -111,20 +111,23 @@ class Sinbad:
         return Placement(tuple(destinations), rate_bps, duration_seconds, passed_over, request.writer)
 
     def _residuals_bps(self, source: str, candidates: Sequence[Candidate], now: float) -> list[tuple[float, ...]]:
-        """What is left at each rung of the way down to each candidate and at its disk, the bottleneck first.
+        """What is left at each rung of the way to each candidate and at its disk, the bottleneck first.
 
-        The way up from the source is the same for all candidates beyond a rung, so it does not rank them. The paper
-        compares bottlenecks alone; behind one bottleneck that many hosts share, the next tightest tells them apart.
+        The paper compares the ways down alone, as it prices single transfers between racks. A chain's next hop may
+        stay in the rack: so the way up counts, but for the source's own link, which all share. Behind one bottleneck
+        that many hosts share, the next tightest tells them apart.
         """
         residuals = []
         above: dict[Rung, list[float]] = {}
-        """Of rungs that many candidates have in common, what is left there and further up."""
+        """Of rungs that many candidates have in common, what is left there and on the rest of the way."""
         for candidate in candidates:
             rungs = self._tiers.rungs_from(candidate.host)
             lefts = [candidate.disk_bps, math.inf]
             if len(rungs) > 1 and candidate.host != source:
                 if rungs[1] not in above:
                     above[rungs[1]] = [self._left_into_bps(rung, now) for rung in apart(rungs[1:], source)]
+                    above[rungs[1]] += [self._left_bps(rung, False, now)
+                                        for rung in apart(self._tiers.rungs_from(source)[1:], candidate.host)]
                 lefts += [self._left_into_bps(rungs[0], now), *above[rungs[1]]]
             residuals.append(tuple(sorted(lefts)))
         return residuals

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from speedwell.evaluation.commands.experiment import experiment
 from speedwell.evaluation.papers.sinbad import EXPERIMENTS, RACK_AWARE, SINBAD
-from speedwell.evaluation.replay.writes import (
+from speedwell.evaluation.papers.sinbad_fabric import (
     HOST_MBPS,
     HOSTS_PER_RACK,
     MEASURES,
@@ -18,11 +18,11 @@ from speedwell.evaluation.replay.writes import (
     RUNS,
     WRITES,
     WriteTrace,
-    beside,
     events_of,
     fabric_of,
     stored_files,
 )
+from speedwell.evaluation.replay.writes import beside
 from speedwell.evaluation.results.output import finish
 from speedwell.fs.limits import LEAST_ADVISED_BYTES
 

@@ -112,6 +112,19 @@ def test_what_leads_into_a_rack_counts_as_well_as_what_leads_to_the_host(fabric:
         assert "p1r0" not in {rack_of(fabric, host) for host in hosts}
 
 
+def test_a_chain_stays_in_a_rack_whose_way_up_is_busy(fabric: Fabric, network: Network) -> None:
+    sinbad = Sinbad(network, Random(1))
+    for other in network.neighbours("edge-p1r0"):
+        if not network.is_host(other):
+            sinbad.link_measured(("edge-p1r0", other), 0.9 * network.capacity_bps(("edge-p1r0", other)), 0.0)
+        elif other != "p1r0h0":
+            sinbad.link_measured(("edge-p1r0", other), 0.2 * RATE_BPS, 0.0)
+    request = PlacementRequest("p1r0h0", BLOCK_BITS, candidates_of(fabric), least_racks=2)
+    racks = [rack_of(fabric, one.host) for one in sinbad.place("file", request, 0.0).destinations]
+    assert racks[:2] == ["p1r0", "p1r0"], "a copy that leaves the rack crosses what is full"
+    assert racks[2] != "p1r0", "and one has to"
+
+
 def test_the_heartbeats_of_hosts_stand_for_the_links_above_them(fabric: Fabric, network: Network) -> None:
     sinbad = Sinbad(network, Random(1), MeasuredBy.HOSTS)
     for host in fabric.hosts:
