@@ -12,7 +12,7 @@ from speedwell.controller.loops import Turns
 from speedwell.controller.policy.coflows.coflow import Assignment
 from speedwell.controller.policy.network.five_tuple import FiveTuple
 from speedwell.controller.policy.network.traffic_classes import PRIORITY_QUEUES, class_of_priority
-from speedwell.controller.rest.pages import LIMIT, Limit, Offset, page_of
+from speedwell.controller.rest.pages import LIMIT, Limit, Offset, OverLink, is_over, page_of
 from speedwell.controller.rest.routes import route
 from speedwell.controller.tables.flow_records import Claimant
 from speedwell.controller.topology.state import NetworkState
@@ -66,6 +66,28 @@ class CoflowsApi:
             turns.others()
         return models.CoflowDetails(**summary, members=members, next_offset=page["next_offset"])
 
+    @route("GET", "/v1/coflow-flows", summary="The flows of all coflows", tag="coflows",
+           response=models.CoflowFlowList, query=("offset", "limit", "link"))
+    def list_coflow_flows(self, offset: Offset = 0, limit: Limit = LIMIT,
+                          link: OverLink = None) -> models.CoflowFlowList:
+        """In the order in which their coflows were first heard of. A coflow that ends between two pages moves those
+        after it forward."""
+        book, turns, rows = self._service.book, Turns(), []
+        chosen = []
+        for coflow in list(book):
+            chosen += [(coflow, number, flow) for number, flow in enumerate(coflow.flows.values())
+                       if link is None or is_over(link, self._nodes(flow.five_tuple))]
+            turns.others()
+        flows, page = page_of(chosen, offset, limit)
+        places = self._places()
+        states = {coflow.id: self._coflow_state(coflow) for coflow, _, _ in flows}
+        for coflow, number, flow in flows:
+            rows.append(models.CoflowFlow(
+                **dict(self._flow(flow, book.schedule, coflow.distrusted is not None)), coflow=coflow.id.hex(),
+                number=number, coflow_state=states[coflow.id], position=places.get(coflow.id)))
+            turns.others()
+        return models.CoflowFlowList(flows=rows, **page)
+
     @route("DELETE", "/v1/coflows/{id}", summary="Take a coflow's schedule away", tag="coflows", status=204,
            problems=[UnknownCoflow])
     def delete_coflow(self, id: models.CoflowId) -> None:  # noqa: A002
@@ -88,16 +110,36 @@ class CoflowsApi:
         return {coflow_id: place for place, coflow_id in enumerate(self._service.book.order)}
 
     def _summary(self, coflow: ReportedCoflow, places: dict[bytes, int]) -> dict[str, Any]:
-        now, schedule = time.monotonic(), self._service.book.schedule
-        own = [schedule[flow] for flow in coflow.flows if flow in schedule]
-        states = {_state(assignment) for assignment in own}
-        state = "refused" if coflow.distrusted else next(
-            (each for each in ("starved", "scheduled", "best-effort") if each in states), "best-effort")
-        return {"id": coflow.id.hex(), "state": state, "problem": coflow.distrusted,
+        now = time.monotonic()
+        return {"id": coflow.id.hex(), "state": self._coflow_state(coflow), "problem": coflow.distrusted,
                 "position": places.get(coflow.id), "flows": len(coflow.flows), "ended_flows": coflow.ended,
                 "remaining_bytes": sum(flow.remaining_bytes for flow in coflow.flows.values()),
-                "rate_bps": sum(assignment.rate_bps or 0.0 for assignment in own),
+                "rate_bps": sum(each.rate_bps or 0.0 for each in self._assignments(coflow)),
                 "age_seconds": max(0.0, now - coflow.arrived_at), "silent_seconds": max(0.0, now - coflow.heard_at)}
+
+    def _assignments(self, coflow: ReportedCoflow) -> list[Assignment]:
+        schedule = self._service.book.schedule
+        return [schedule[flow] for flow in coflow.flows if flow in schedule]
+
+    def _coflow_state(self, coflow: ReportedCoflow) -> models.CoflowState:
+        if coflow.distrusted:
+            return "refused"
+        states = {_state(assignment) for assignment in self._assignments(coflow)}
+        each: models.CoflowState
+        for each in ("starved", "scheduled"):
+            if each in states:
+                return each
+        return "best-effort"
+
+    def _nodes(self, five_tuple: FiveTuple) -> list[str]:
+        """The path that a flow has by its schedule, from its sender on; empty if it takes the default."""
+        assignment = self._service.book.schedule.get(five_tuple)
+        path = assignment.path if assignment else None
+        if path is None and assignment and assignment.priority is not None:
+            record = self._service.forwarding.records.get(five_tuple)
+            if record and CLAIMANT in record.claims:
+                path = record.path      # the one that ECMP gives it, in an entry of its own for its queue
+        return list(path.nodes) if path else []
 
     def _flow(self, flow: ReportedFlow, schedule: Any, refused: bool) -> models.CoflowMember:
         five_tuple = flow.five_tuple
@@ -105,10 +147,7 @@ class CoflowsApi:
         record = self._service.forwarding.records.get(five_tuple)
         placed = record if record and CLAIMANT in record.claims else None
         problem = self._service.failures.get(five_tuple) or self._service.book.refusals.get(five_tuple)
-        path = assignment.path if assignment else None
-        if path is None and assignment and assignment.priority is not None and placed:
-            path = placed.path      # the one that ECMP gives it, in an entry of its own for its queue
-        nodes = list(path.nodes) if path else []
+        nodes = self._nodes(five_tuple)
         state: models.FlowState = (
             "failed" if five_tuple in self._service.failures else
             "placed" if placed and nodes and self._service.is_confirmed(five_tuple) else

@@ -10,6 +10,7 @@ from speedwell.controller.rest.fields import Dpid, Ipv4, Node, NodeName, OutputM
 from speedwell.controller.rest.pages import Page
 
 CoflowId = Annotated[str, Field(pattern="^[0-9a-f]{32}$", description="A coflow's id, 32 hex digits.")]
+CoflowState = Literal["scheduled", "starved", "best-effort", "refused"]
 FlowState = Literal["placed", "default", "failed", "waiting"]
 
 
@@ -36,11 +37,24 @@ class CoflowMember(OutputModel):
     problem: str | None
 
 
+class CoflowFlow(CoflowMember):
+    """A flow, and which of its coflow it is."""
+
+    coflow: CoflowId
+    number: int = Field(ge=0, description="Its place in the `members` of `/v1/coflows/{id}`, from 0.")
+    coflow_state: CoflowState
+    position: int | None = Field(description="Its coflow's place in the order of service, from 0; null without one.")
+
+
+class CoflowFlowList(Page):
+    flows: list[CoflowFlow]
+
+
 class CoflowSummary(OutputModel):
     """A coflow that is live."""
 
     id: CoflowId
-    state: Literal["scheduled", "starved", "best-effort", "refused"] = Field(
+    state: CoflowState = Field(
         description="scheduled: its flows have rates or priorities; refused: `problem` says why it gets no schedule.")
     problem: str | None
     position: int | None = Field(description="Its place in the order of service, from 0; null without one.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from itertools import pairwise
 from typing import Annotated, Any, Protocol
 
 from pydantic import Field
@@ -33,14 +32,11 @@ from speedwell.controller.reads.book import (
     UnknownPart,
     UnknownRead,
 )
-from speedwell.controller.rest.pages import LIMIT, Limit, Offset, page_of
+from speedwell.controller.rest.pages import LIMIT, Limit, Offset, OverLink, is_over, page_of
 from speedwell.controller.rest.problems import FieldError, invalid
 from speedwell.controller.rest.routes import route
 from speedwell.controller.topology.state import NetworkState
 
-OverLink = Annotated[str | None, Field(
-    pattern=r"^[0-9a-f.]{7,16},[0-9a-f.]{7,16}$",
-    description="Two nodes, `NODE,NODE`: only reads that run over the link between them, in either direction.")]
 PartNumber = Annotated[int, Field(ge=0, lt=models.MAX_CLIENT_PORTS,
                                   description="The `number` of a part.")]
 ReadId = Annotated[str, Field(min_length=1, max_length=64, description="As POST /v1/reads gave it.")]
@@ -117,7 +113,7 @@ class ReadsApi:
     def list_reads(self, offset: Offset = 0, limit: Limit = LIMIT, link: OverLink = None) -> models.ReadList:
         """In the order in which they came. A read that ends between two pages moves those after it forward."""
         flows, now, turns, states = self._service.model(), time.monotonic(), Turns(), []
-        chosen = list(self._service.reads) if link is None else self._reads_over(*link.split(","))
+        chosen = list(self._service.reads) if link is None else self._reads_over(link)
         reads, page = page_of(chosen, offset, limit)
         for read in reads:
             states.append(self._read_state(read, flows, now))
@@ -145,10 +141,9 @@ class ReadsApi:
         parts, page = page_of(list(self._service.reads.flows()), offset, limit)
         return models.PlacedFlowList(flows=[self._flow(part, flows, now) for part in parts], **page)
 
-    def _reads_over(self, one: str, other: str) -> list[Read]:
-        ways = {(one, other), (other, one)}
+    def _reads_over(self, link: str) -> list[Read]:
         return [read for read in self._service.reads if any(
-            not ways.isdisjoint(pairwise(part.path.nodes)) for part in read.running if part.is_flow)]
+            is_over(link, part.path.nodes) for part in read.running if part.is_flow)]
 
     def _part(self, part: ReadPart) -> dict[str, Any]:
         connection = part.five_tuple

@@ -66,7 +66,7 @@ class App {
 
   pick(selection) {
     this.picture.selection = selection;
-    if (selection?.kind !== "flow") this.model.findReads(selection?.kind === "link" ? this.model.fabric.links[selection.link] : null);
+    this.model.find(selection);
     this.draw();
   }
 

@@ -1,7 +1,7 @@
 // What the controller told: the fabric, and the frames of the last ten minutes.
 
 const KEPT_SECONDS = 600;
-const MOST_FOUND = 100;
+const FOUND_AT_ONCE = 100;
 export const DOWN = -1;
 export const UNKNOWN = -2;
 
@@ -10,8 +10,7 @@ export class Model extends EventTarget {
   frames = [];
   blocks = null;
   connected = false;
-  #sought = null;
-  found = null; // reads that frames leave out, as they were when their link was picked
+  found = null; // what frames leave out of what is picked, as it was then
   cursor = null; // the frame that is looked at, or null: the newest
 
   connect() {
@@ -54,22 +53,58 @@ export class Model extends EventTarget {
 
   // The transfers of a frame: parts of reads, appends, and flows of coflows that have a path.
   flows(frame) {
-    const known = new Set(frame.reads?.reads.map(({ id }) => id));
-    const more = this.isLive && this.found ? this.#readFlows(this.found.reads.filter(({ id }) => !known.has(id))) : [];
-    return [...frame.flows ??= this.#flowsOf(frame), ...more];
+    const told = frame.flows ??= this.#flowsOf(frame);
+    if (!this.isLive || !this.found) return told;
+    const known = new Set(told.map(({ key }) => key)), reads = new Set(frame.reads?.reads.map(({ id }) => id));
+    return [...told, ...this.found.flows.filter((flow) => !known.has(flow.key) && !reads.has(flow.read?.id))];
   }
 
-  // Frames have so many reads at most: ask once for the others over a link.
-  async findReads(link) {
+  // Frames have so many reads and coflows at most: ask once for the others of what is picked, over a busy link in pages.
+  find(selection) {
+    const isCoflow = selection?.kind === "flow" && this.frame?.coflows?.coflows.some(({ id }) => selection.flow === `${id}/`);
+    if (selection?.kind === "flow" && !isCoflow) return; // it may be one of those that were found for its link
     this.found = null;
-    this.#sought = link;
-    const { reads } = this.frame ?? {};
-    if (!link || !this.isLive || !reads || reads.total <= reads.reads.length) return;
-    const ends = [link.a, link.b].map((number) => this.fabric.nodes[number].id);
-    const answer = await fetch(`/v1/reads?limit=${MOST_FOUND}&link=${ends}`).catch(() => null);
-    const told = answer?.ok ? await answer.json() : null;
-    if (told && this.#sought === link) this.found = { link: link.number, ...told };
+    if (isCoflow) this.#seek(null, [["coflow", `/v1/coflows/${selection.flow.slice(0, -1)}?`]]);
+    if (selection?.kind !== "link") return;
+    const { a, b } = this.fabric.links[selection.link], ends = [a, b].map((number) => this.fabric.nodes[number].id);
+    this.#seek(selection.link, [["reads", `/v1/reads?link=${ends}&`], ["coflows", `/v1/coflow-flows?link=${ends}&`]]);
+  }
+
+  #seek(link, urls) {
+    this.found = { link, urls, lists: urls.map(([name, url]) => ({ name, url, next: 0 })), flows: [], isAsked: false };
+    this.#findIfLeftOut();
+  }
+
+  // Not before a frame leaves something out: a controller that was started again hears of its transfers one by one.
+  #findIfLeftOut() {
+    if (this.found && !this.found.isAsked && this.isLive && this.frame && this.left(this.frame).length) this.findMore();
+  }
+
+  get hasMore() {
+    return this.isLive && this.found?.isAsked && this.found.lists.some(({ next }) => next !== null);
+  }
+
+  async findMore() {
+    const { found } = this;
+    found.isAsked = true;
+    await Promise.all(found.lists.filter(({ next }) => next !== null).map(async (list) => {
+      const answer = await fetch(`${list.url}limit=${FOUND_AT_ONCE}&offset=${list.next}`).catch(() => null);
+      if (answer?.status === 404) list.next = null; // coflows are not scheduled here, or this one has ended
+      if (!answer?.ok) return;
+      const told = await answer.json();
+      found.flows.push(...told.reads ? this.#readFlows(told.reads) : this.#coflowFlows(told.members ? this.#membersOf(told, list.next) : told.flows));
+      list.next = told.next_offset;
+    }));
     this.#tell("frame");
+  }
+
+  // The lists that a frame leaves something out of, with how many are shown; not those that were found for this link.
+  left(frame, link = null) {
+    const told = new Map((frame.members ?? []).map((coflow) => [coflow.id, coflow.members.length]));
+    const lists = [["reads", frame.reads, frame.reads?.reads.length],
+      ["coflows", frame.coflows, frame.coflows?.coflows.filter((coflow) => told.get(coflow.id) >= coflow.flows).length]];
+    const found = link !== null && this.isLive && this.found?.link === link ? this.found.lists : [];
+    return lists.filter(([name, list, shown]) => list?.total > shown && found.find((each) => each.name === name)?.next !== null);
   }
 
   #readFlows(reads) {
@@ -90,12 +125,21 @@ export class Model extends EventTarget {
   #flowsOf(frame) {
     const flows = this.#readFlows(frame.reads?.reads ?? []);
     for (const coflow of frame.members ?? []) {
-      coflow.members.forEach((member, number) => flows.push({
-        key: `${coflow.id}/${number}`, kind: "coflow", coflow, member, from: member.source_name,
-        to: member.destination_name, path: this.#numbers(member.path), rate: null, share: member.rate_bps,
-      }));
+      flows.push(...this.#coflowFlows(this.#membersOf(coflow, 0)));
     }
     return flows;
+  }
+
+  #membersOf(coflow, offset) {
+    return coflow.members.map((member, index) => ({
+      ...member, number: offset + index, coflow: coflow.id, coflow_state: coflow.state, position: coflow.position }));
+  }
+
+  #coflowFlows(members) {
+    return members.map((member) => ({
+      key: `${member.coflow}/${member.number}`, kind: "coflow", member, from: member.source_name,
+      to: member.destination_name, path: this.#numbers(member.path), rate: null, share: member.rate_bps,
+    }));
   }
 
   // The load of a link there (0) or back (1), as a part of its capacity; null if it is not known, DOWN.
@@ -146,12 +190,14 @@ export class Model extends EventTarget {
     else if (last && frame.at <= last.at) return;
     this.frames.push(frame);
     while (this.frames[0].at < frame.at - KEPT_SECONDS) this.frames.shift();
+    this.#findIfLeftOut();
     this.#tell("frame");
   }
 
   #forget() {
     this.frames = [];
     this.cursor = null;
+    if (this.found) this.#seek(this.found.link, this.found.urls);
   }
 
   async #loadHistory() {

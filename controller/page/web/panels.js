@@ -45,12 +45,16 @@ const more = (list, shown) => list && list.total > shown
   ? h("p", { className: "dim" }, `${shown} of ${list.total} are shown.`) : null;
 
 // That there are transfers of which the page is not told: any of them may go over a link.
-function notAll(frame, found = null) {
-  const told = new Map((frame.members ?? []).map((coflow) => [coflow.id, coflow.members.length]));
-  const lists = [["reads", found ?? frame.reads, (found ?? frame.reads)?.reads.length],
-    ["coflows", frame.coflows, frame.coflows?.coflows.filter((coflow) => told.get(coflow.id) >= coflow.flows).length]]
-    .filter(([, list, shown]) => list && list.total > shown).map(([name, list, shown]) => `${shown} of ${list.total} ${name}`);
-  return lists.length ? h("p", { className: "dim" }, `Only ${lists.join(" and ")} are followed here: others may go over it, too.`) : null;
+function notAll(app, frame, link = null) {
+  const left = app.model.left(frame, link);
+  if (!left.length) return null;
+  if (link !== null && app.model.found?.link === link) return showMore(app);
+  const lists = left.map(([name, list, shown]) => `${shown} of ${list.total} ${name}`);
+  return h("p", { className: "dim" }, `Only ${lists.join(" and ")} are followed here: others may go over it, too.`);
+}
+
+function showMore({ model }) {
+  return model.hasMore ? h("p", {}, h("button", { onclick: () => model.findMore() }, "Show more")) : null;
 }
 
 function flowRows(app, flows) {
@@ -267,7 +271,7 @@ function linkDetail(app, frame, link) {
   const { nodes } = app.model.fabric;
   const flows = app.model.flows(frame).filter((flow) => flow.path.some((node, index) => index > 0
     && app.model.fabric.link(flow.path[index - 1], node) === link.number));
-  const { found } = app.model, rest = notAll(frame, found?.link === link.number ? found : null);
+  const rest = notAll(app, frame, link.number), { found } = app.model;
   const way = (index, from, to) => {
     const load = app.model.load(frame, link.number, index);
     const carried = load === null || load === DOWN ? "–" : rate(load * link.capacity[index]);
@@ -275,7 +279,7 @@ function linkDetail(app, frame, link) {
   };
   return [`Link ${nodes[link.a].name} – ${nodes[link.b].name}`, way(0, link.a, link.b), way(1, link.b, link.a),
     table(["", "transfer", "#measured", "#share"], flowRows(app, flows), rest ? "" : "No transfer that the controller steers goes over it."), rest,
-    found?.reads.length ? h("p", { className: "dim" }, "Those that are not in the list of reads are shown as they were when the link was chosen.") : null];
+    found?.flows.length ? h("p", { className: "dim" }, "Transfers beyond those of the views are shown as they were when the link was chosen.") : null];
 }
 
 function nodeDetail(app, frame, node) {
@@ -289,20 +293,20 @@ function nodeDetail(app, frame, node) {
   }).sort((a, b) => b.load - a.load);
   return [`${node.tier ? "Switch" : "Host"} ${node.name}`, h("p", { className: "dim" }, node.id),
     table(["link to", "#sends", "#receives"], neighbours, "It has no links."),
-    flows.length ? table(["", "transfer", "#measured", "#share"], flowRows(app, flows), "") : null, notAll(frame)];
+    flows.length ? table(["", "transfer", "#measured", "#share"], flowRows(app, flows), "") : null, notAll(app, frame)];
 }
 
 function flowDetail(app, frame, key) {
-  const flows = app.model.flows(frame).filter((flow) => flow.key.startsWith(key));
+  const flows = app.model.flows(frame).filter((flow) => key.endsWith("/") ? flow.key.startsWith(key) : flow.key === key);
   if (!flows.length) return ["This transfer", h("p", { className: "dim" }, "It has ended, or is not told of at this time.")];
-  const { read, coflow } = flows[0];
-  if (coflow) {
-    return [`Coflow ${coflow.id.slice(-8)}`, h("p", {}, coflow.position === null ? coflow.state
-      : `${coflow.state}, number ${coflow.position + 1} in the order of service.`),
+  const { read, member: first } = flows[0];
+  if (first) {
+    return [`Coflow ${first.coflow.slice(-8)}`, h("p", {}, first.position === null ? first.coflow_state
+      : `${first.coflow_state}, number ${first.position + 1} in the order of service.`),
       table(["flow", "queue", "#rate", "path"], flows.map(({ member }) => ({
         cells: [`${member.source_name} → ${member.destination_name}`, member.queue, rate(member.rate_bps),
           member.path_names.slice(1, -1).join(" → ") || member.state],
-      })), "")];
+      })), ""), key.endsWith("/") ? showMore(app) : null];
   }
   const named = read.file_id ? ` of ${read.file_id}` : "";
   return [`${read.placement_id ? "Write" : "Read"} by ${read.client_name}${named}`,

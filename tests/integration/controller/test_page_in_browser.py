@@ -10,7 +10,8 @@ import sys
 import threading
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -215,6 +216,9 @@ class Cable(socketserver.ThreadingTCPServer):
 
     def pull_out(self) -> None:
         self.is_plugged = False
+        self.cut()
+
+    def cut(self) -> None:
         for end in self.ends:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -318,6 +322,11 @@ def test_ten_viewers_are_told_the_same_and_are_forgotten_when_they_go(url: str) 
                30, "those who left are counted")
 
 
+def pick_link(page: Browser, ends: Sequence[str]) -> None:
+    page.value(f"speedwell.pick({{ kind: 'link', link: speedwell.model.fabric.link(...{list(ends)}.map("
+               "(id) => speedwell.model.fabric.numbers.get(id))) })")
+
+
 def assert_a_link_has_all_its_reads(page: Browser, url: str) -> None:
     """Also those that come after the hundred of a frame, each with its path and why it was chosen."""
     for read in reversed(requests.get(f"{url}v1/reads?limit=500", timeout=30).json()["reads"]):
@@ -326,13 +335,61 @@ def assert_a_link_has_all_its_reads(page: Browser, url: str) -> None:
             break
     over = requests.get(f"{url}v1/reads?limit=500&link={','.join(ends)}", timeout=30).json()
     assert read["id"] in {each["id"] for each in over["reads"]} and over["total"] < 100
-    page.value(f"speedwell.pick({{ kind: 'link', link: speedwell.model.fabric.link(...{ends}.map("
-               "(id) => speedwell.model.fabric.numbers.get(id))) })")
+    pick_link(page, ends)
     row = f"document.querySelector('#detail tr[data-key^=\"{read['id']}\"]')"
     page.until(f"{row} !== null")
     page.value(f"{row}.click()")
     assert read["parts"][0]["path_names"][1] in page.text("#detail") and "Why this replica" in page.text("#detail")
     page.press("Escape")
+
+
+def test_a_link_has_the_flows_of_all_coflows_and_a_coflow_all_of_its_own() -> None:
+    with controller_of(three_tier(1, 2, 11, host_bps=1e9), 0, coflows=450) as (url, _), browser() as page:
+        page.open(url)
+        page.until("speedwell.model.frame?.coflows?.total === 450 && speedwell.model.fabric")
+        flows = [flow for offset in (0, 500) for flow in requests.get(
+            f"{url}v1/coflow-flows?limit=500&offset={offset}", timeout=30).json()["flows"]]
+        [(ends, _)] = Counter(tuple(sorted(way)) for flow in flows for way in pairwise(flow["path"])).most_common(1)
+        link = f"{url}v1/coflow-flows?limit=500&link={','.join(ends)}"
+        over = requests.get(link, timeout=30).json()
+        assert over["total"] == len([flow for flow in flows if any(
+            {*way} == {*ends} for way in pairwise(flow["path"]))]) > 100, "more than one page"
+        pick_link(page, ends)
+        rows = "document.querySelectorAll('#detail tr[data-key]').length"
+        page.until(f"{rows} >= 100")
+        while page.value("document.querySelector('#detail p button') !== null"):
+            page.value("document.querySelector('#detail p button').click()")
+            page.until("document.querySelector('#detail p button') === null || "
+                       f"{rows} > {page.value(rows)}")
+        told = page.value("[...document.querySelectorAll('#detail tr[data-key]')].map((row) => row.dataset.key)")
+        assert {f"{flow['coflow']}/{flow['number']}" for flow in over["flows"]} <= {*told}
+        assert len(told) == len({*told}) and "are followed here" not in page.text("#detail")
+        last = page.value("(() => { const { id } = speedwell.model.frame.coflows.coflows.at(-1); "
+                          "speedwell.pick({ kind: 'flow', flow: `${id}/` }); return id; })()")
+        page.until("document.querySelectorAll('#detail tbody tr').length === 1")
+        assert page.text("#detail h2").startswith(f"Coflow {last[-8:]}")
+        assert not page.problems
+
+
+def test_a_link_forgets_what_ran_before_the_controller_was_started_again() -> None:
+    fabric = three_tier(1, 2, 11, host_bps=1e9)
+    with (controller_of(fabric, 130) as (old, _), controller_of(fabric, 0) as (new, _), Cable(old) as cable,
+          browser() as page):
+        page.open("http://{}:{}/".format(*cable.server_address))
+        page.until("speedwell.model.frame?.reads?.total === 130")
+        reads = requests.get(f"{old}v1/reads?limit=500", timeout=30).json()["reads"]
+        pick_link(page, next(part["path"][:2] for part in reads[-1]["parts"] if part["path"]))
+        left_out = f"document.querySelector('#detail tr[data-key^=\"{reads[-1]['id']}\"]')"
+        page.until(f"{left_out} !== null")
+        picked = page.value("JSON.stringify(speedwell.selection)")
+        cable.controller = urllib.parse.urlsplit(new)
+        cable.cut()
+        page.until("speedwell.model.connected && speedwell.model.frame?.reads?.total === 0")
+        if page.value("speedwell.selection === null"):      # the new controller has numbered its links otherwise
+            page.value(f"speedwell.pick({picked})")
+        page.until(f"{left_out} === null")
+        assert page.value("document.querySelectorAll('#detail tr[data-key]').length") == 0
+        cable.shutdown()
 
 
 @pytest.mark.full
