@@ -17,7 +17,8 @@ from pathlib import Path
 
 from speedwell.cluster.errors import InvalidState, NotRunning
 from speedwell.cluster.processes import STATE_FILE, Processes
-from speedwell.cluster.state_files import write_atomically
+from speedwell.cluster.state_files import STATE_MODE
+from speedwell.fs import durable
 from speedwell.fs.identity.places import MACHINE_DIRECTORY, STATE_VARIABLE, state_directory
 
 MACHINE = "machine"
@@ -80,11 +81,10 @@ def in_directory(directory: Path) -> Current:
 def write(current: Current) -> None:
     """Remember an installation, as the default one. Raises OSError if the state directory cannot be written."""
     directory = state_directory()
-    text = json.dumps(asdict(current), indent=2) + "\n"
+    text = (json.dumps(asdict(current), indent=2) + "\n").encode()
     for place in (directory, *([DURABLE] if current.kind == MACHINE and directory == MACHINE_DIRECTORY else ())):
         (place / "installations").mkdir(parents=True, exist_ok=True)
-        write_atomically(_record(place, current.directory), text)
-        write_atomically(place / "current.json", text)
+        durable.replace_all([(_record(place, current.directory), text), (place / "current.json", text)], STATE_MODE)
 
 
 def clear(directory: Path | str) -> None:
@@ -95,7 +95,8 @@ def clear(directory: Path | str) -> None:
     (state_directory() / "current.json").unlink(missing_ok=True)
     running = _another_that_runs(current.directory)
     if running is not None:
-        write_atomically(state_directory() / "current.json", json.dumps(asdict(running), indent=2) + "\n")
+        durable.replace(state_directory() / "current.json", (json.dumps(asdict(running), indent=2) + "\n").encode(),
+                        STATE_MODE)
 
 
 def forget(directory: Path | str) -> None:

@@ -13,9 +13,10 @@ from pathlib import Path
 from speedwell.cluster.errors import InvalidSetting
 from speedwell.cluster.nameservers import ETCD_STARTED, MAX_NAMESERVERS, EtcdMember, etcd_options, require_etcd
 from speedwell.cluster.processes import Command
+from speedwell.fs import durable
 from speedwell.fs.addresses import bracketed, is_ip
 from speedwell.fs.errors import IdentityError
-from speedwell.fs.identity import files, invitations, roles
+from speedwell.fs.identity import invitations, roles
 
 MEMBER = EtcdMember(client_port=2379, peer_port=2380, metrics_port=2381)
 
@@ -62,7 +63,7 @@ def write(directory: Path, identities: Path, machine: str, machines: Mapping[str
                        for name, address in machines.items())
     options = etcd_options(machine, directory / roles.ETCD, bracketed(machines[machine]), MEMBER, cluster,
                            identities / invitations.name_of(machine, roles.ETCD))
-    files.replace(directory / "etcd.env", "".join(
+    durable.replace(directory / "etcd.env", "".join(
         f"ETCD_{option.upper().replace('-', '_')}={value}\n" for option, value in options.items()).encode(), 0o644)
 
 

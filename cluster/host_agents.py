@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from speedwell.cluster.controller_client import session
 from speedwell.cluster.errors import NotRunning
 from speedwell.cluster.processes import Command, program
-from speedwell.fs.identity import files
+from speedwell.fs import durable
 from speedwell.topo.emulation.settings import Settings
 from speedwell.topo.fabric import Fabric
 
@@ -37,7 +37,7 @@ def make_keys(place: Path, fabric: Fabric, of_host: Callable[[bytes, str], bytes
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(mode=0o700)
     key = secrets.token_hex(32).encode()
-    files.replace_all([(key_file(place), key + b"\n"),
+    durable.replace_all([(key_file(place), key + b"\n"),
                        *((key_file(place, host.ip), of_host(key, host.ip) + b"\n") for host in fabric.hosts)])
 
 

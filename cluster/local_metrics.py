@@ -11,8 +11,9 @@ from typing import Any
 
 from speedwell.cluster.nameservers import etcd_names, free_ports
 from speedwell.cluster.processes import Command, Processes
-from speedwell.cluster.state_files import write_atomically
+from speedwell.cluster.state_files import STATE_MODE
 from speedwell.cluster.supervision import Supervision
+from speedwell.fs import durable
 from speedwell.fs.addresses import bracketed, parse_address
 
 TARGETS_FILE = "metrics-targets.json"
@@ -38,9 +39,9 @@ def write_targets(processes: Processes, others: Mapping[str, str]) -> None:
     """Tell Prometheus where to ask; nothing if the installation's processes do not answer. `others` always do."""
     known = processes.settings.get("metrics")
     if known:
-        write_atomically(processes.directory / TARGETS_FILE, json.dumps(
-            [{"targets": [address], "labels": {"process": name}} for name, address in (known | others).items()],
-            indent=2) + "\n")
+        targets = [{"targets": [address], "labels": {"process": name}} for name, address in (known | others).items()]
+        durable.replace(processes.directory / TARGETS_FILE, (json.dumps(targets, indent=2) + "\n").encode(),
+                        STATE_MODE)
 
 
 def serve(processes: Processes, supervision: Supervision) -> None:

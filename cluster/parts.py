@@ -23,8 +23,9 @@ from speedwell.cluster.local_metrics import SUPERVISOR
 from speedwell.cluster.nameservers import require_etcd
 from speedwell.cluster.processes import Command, Processes, program
 from speedwell.cluster.registration import own_root_directory
+from speedwell.fs import durable
 from speedwell.fs.addresses import bracketed, is_ip, parse_address
-from speedwell.fs.identity import files, invitations, joining, places, roles
+from speedwell.fs.identity import invitations, joining, places, roles
 
 KIND = current.MACHINE
 CERTIFICATES = "certificates"
@@ -257,7 +258,7 @@ def _write(part: Part, chosen: Sequence[str], found: Mapping[str, str]) -> Proce
             settings[role]["identity"] = folder / invitations.name_of(part.machine, role)
         if role == roles.MOUNT:
             Path(part.mount).mkdir(parents=True, exist_ok=True)
-        files.replace(directory / f"{role}.toml", _toml(settings[role]).encode(), 0o644)
+        durable.replace(directory / f"{role}.toml", _toml(settings[role]).encode(), 0o644)
     if roles.ETCD in chosen:
         etcd_machines.write(directory, folder, part.machine, machines)
     processes = Processes(directory)

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from speedwell.cluster.errors import ClusterError, InvalidState, StartFailed, StopFailed
-from speedwell.cluster.state_files import exclusive, write_atomically
-from speedwell.fs import insecure
+from speedwell.cluster.state_files import STATE_MODE, exclusive
+from speedwell.fs import durable, insecure
 
 STATE_FILE, STATE_VERSION = "state.json", 1
 LOG_LINES_IN_ERROR = 12
@@ -180,7 +180,7 @@ class Processes:
         self.directory.mkdir(parents=True, exist_ok=True)
         state = {"version": STATE_VERSION, "boot_id": boot_id(), "settings": self.settings,
                  "processes": [asdict(record) for record in self.records]}
-        write_atomically(self.state_file, json.dumps(state, indent=2) + "\n")
+        durable.replace(self.state_file, (json.dumps(state, indent=2) + "\n").encode(), STATE_MODE)
 
     def running(self) -> list[ProcessRecord]:
         """The recorded processes that still run, in the order they were started."""

@@ -1,4 +1,4 @@
-"""Files that say what runs here: replaced whole, changed by one command at a time."""
+"""Files that say what runs here: replaced whole (`fs.durable`), changed by one command at a time."""
 
 import fcntl
 import os
@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from speedwell.cluster.errors import AlreadyRunning
-from speedwell.fs.identity import files
+
+STATE_MODE = 0o666
+"""Of such a file, less the umask: everybody may see what runs."""
 
 
 @contextmanager
@@ -31,8 +33,3 @@ def exclusive(path: Path, purpose: str) -> Iterator[None]:
         os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file so that a reader, or a machine that loses power, sees the old text or the new one."""
-    files.replace(path, text.encode(), mode=0o666)

@@ -15,8 +15,8 @@ from pathlib import Path
 from speedwell.cluster.errors import AlreadyRunning, ClusterError, InvalidState, NotRunning, StartFailed
 from speedwell.cluster.processes import Command, Processes, ProcessRecord, start_ticks
 from speedwell.cluster.restarts import Restarts
-from speedwell.cluster.state_files import write_atomically
-from speedwell.fs import logs
+from speedwell.cluster.state_files import STATE_MODE
+from speedwell.fs import durable, logs
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ class Supervision:
             for name, restarts in self._restarts.items()}}, indent=2) + "\n"
         if told != self._told:
             try:
-                write_atomically(_file(self._processes.directory), told)
+                durable.replace(_file(self._processes.directory), told.encode(), STATE_MODE)
                 self._told = told
             except OSError as error:
                 log.error("%s: %s", _file(self._processes.directory), error.strerror)

@@ -27,9 +27,9 @@ from speedwell.cluster.errors import AlreadyRunning, ClusterError, NotRunning, S
 from speedwell.cluster.fabric import NAMESERVER, REST, FabricCluster
 from speedwell.cluster.fabric_settings import FabricSettings
 from speedwell.cluster.processes import Processes, log_tail, start_ticks
-from speedwell.cluster.state_files import exclusive, write_atomically
+from speedwell.cluster.state_files import STATE_MODE, exclusive
 from speedwell.cluster.supervision import Supervision
-from speedwell.fs import logs
+from speedwell.fs import durable, logs
 from speedwell.fs.errors import IdentityError
 from speedwell.fs.identity.keeper import keep_renewed
 from speedwell.topo.emulation import EmulationError, capacity, remove_leftovers
@@ -244,7 +244,7 @@ def _write_state(cluster: FabricCluster, description: dict[str, Any]) -> dict[st
              "settings": cluster.settings.model_dump(mode="json"),
              "supervisor": {"pid": pid, "start_ticks": start_ticks(pid)}}
     STATE_DIRECTORY.mkdir(parents=True, exist_ok=True)
-    write_atomically(STATE_FILE, json.dumps(state, indent=2) + "\n")
+    durable.replace(STATE_FILE, (json.dumps(state, indent=2) + "\n").encode(), STATE_MODE)
     return state
 
 

@@ -9,7 +9,8 @@ from string import Template
 from speedwell.cluster import parts
 from speedwell.cluster.errors import InvalidSetting
 from speedwell.cluster.processes import Processes
-from speedwell.cluster.state_files import write_atomically
+from speedwell.cluster.state_files import STATE_MODE
+from speedwell.fs import durable
 from speedwell.fs.identity.roles import ETCD, MOUNT
 
 UNSANDBOXED = (MOUNT,)
@@ -47,7 +48,7 @@ def write(processes: Processes, place: Path) -> list[str]:
             command=" ".join(parts.command_again(processes, role).argv),
             rest="" if role in UNSANDBOXED else hardening.substitute(
                 writable=" ".join(map(str, [directory, *paths]))))
-        write_atomically(place / parts.unit_of(role), text)
+        durable.replace(place / parts.unit_of(role), text.encode(), STATE_MODE)
     processes.settings["systemd"] = str(place)
     processes.save()
     return [parts.unit_of(role) for role in elsewhere]

@@ -12,7 +12,7 @@ import click
 
 from speedwell.cluster.commands.connection import Target, connection_options
 from speedwell.cluster.progress import Meter
-from speedwell.fs import paths
+from speedwell.fs import durable, paths
 from speedwell.fs.units import counted
 
 STANDARD = "-"
@@ -37,24 +37,14 @@ def backup(file: str, directory: str, target: Target) -> None:
         raise click.UsageError(f"{file} is a directory: name a file", click.get_current_context())
     with target.connect(for_bytes=True) as client, ExitStack() as cleanup:
         stream: IO[bytes] = sys.stdout.buffer
-        new = place.with_name(f".{place.name}.{os.getpid()}")
-        if file != STANDARD:
-            stream = cleanup.enter_context(open(new, "wb", opener=_private))
-            cleanup.callback(new.unlink, missing_ok=True)
+        if file != STANDARD:        # it has everybody's contents: readable for its owner alone
+            stream = cleanup.enter_context(durable.replacing(place, 0o600))
         meter = cleanup.enter_context(Meter(place.name, None))
         count = archive.write(client, client.follow(directory), stream, meter.advance,
                               lambda message: click.echo(f"speedwell: {message}", err=True))
         stream.flush()
-        if file != STANDARD:
-            os.fsync(stream.fileno())
-            new.replace(place)
     click.echo(f"{counted(count, 'file')} and directories in "
                f"{'standard output' if file == STANDARD else place}", err=True)
-
-
-def _private(path: str, flags: int) -> int:
-    """The archive has everybody's contents."""
-    return os.open(path, flags, 0o600)
 
 
 @click.command()

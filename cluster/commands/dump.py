@@ -15,6 +15,7 @@ from speedwell.cluster.commands.connection import Target, connection_options
 from speedwell.cluster.commands.output import echo
 from speedwell.cluster.errors import InvalidDump
 from speedwell.cluster.progress import Meter
+from speedwell.fs import durable
 from speedwell.fs.units import counted
 
 STANDARD = "-"
@@ -38,16 +39,11 @@ def dump(file: str, target: Target) -> None:
         raise OSError(code, os.strerror(code), str(place.parent))
     with target.connect() as client, ExitStack() as cleanup:
         stream: IO[bytes] = sys.stdout.buffer
-        new = place.with_name(f".{place.name}.{os.getpid()}")
         if file != STANDARD:
-            stream = cleanup.enter_context(new.open("wb"))
-            cleanup.callback(new.unlink, missing_ok=True)
+            stream = cleanup.enter_context(durable.replacing(place))
         meter = cleanup.enter_context(Meter(place.name, None, "entries"))
         count = namespace_file.write(client.metadata.dump(), stream, meter.advance)
         stream.flush()
-        if file != STANDARD:
-            os.fsync(stream.fileno())
-            new.replace(place)
     click.echo(f"{count} records in {'standard output' if file == STANDARD else place}", err=True)
 
 

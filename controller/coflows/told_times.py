@@ -4,6 +4,8 @@ taken before counts again then."""
 import logging
 from pathlib import Path
 
+from speedwell.fs import durable
+
 log = logging.getLogger(__name__)
 
 NEAR_SECONDS = 0.1
@@ -37,9 +39,7 @@ class ToldTimes:
             return
         self._until = told + MARGIN_SECONDS
         try:
-            written = self._path.with_name(self._path.name + ".new")
-            written.write_text(str(self._until))
-            written.replace(self._path)
+            durable.replace(self._path, str(self._until).encode())
             self._has_complained = False
         except OSError as error:
             if self._has_complained:

@@ -6,6 +6,9 @@ from pathlib import Path
 
 from speedwell.fs.errors import NoSpace, StorageFailed
 
+PUBLIC = 0o644
+"""The mode of files that are no secret."""
+
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -28,7 +31,7 @@ def write_file(path: str, content: bytes, sync: bool = False) -> None:
 
 def begin_file(path: str, content: bytes) -> int:
     """Like `write_file`; returns the descriptor, for writing more. Raises OSError."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PUBLIC)
     try:
         put(descriptor, content, 0)
     except OSError:
@@ -39,7 +42,7 @@ def begin_file(path: str, content: bytes) -> int:
 
 def write_at(path: str, offset: int, data: bytes, *, sync: bool) -> None:
     """Write into a file with one system call; make it if there is none. Raises OSError."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_CREAT, 0o644)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_CREAT, PUBLIC)
     try:
         put(descriptor, data, offset)
         if sync:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from speedwell.fs import tokens
+from speedwell.fs import durable, tokens
 from speedwell.fs.channel import Channel
 from speedwell.fs.client.metadata import MetadataClient
 from speedwell.fs.client.tokens import Tokens
@@ -22,7 +22,6 @@ from speedwell.fs.dataserver.lease import boot_seconds
 from speedwell.fs.dataserver.store import FileStore
 from speedwell.fs.errors import NotReady, StorageFailed, TokenRefused
 from speedwell.fs.identification import Identified
-from speedwell.fs.identity import files
 from speedwell.fs.identity.roles import DATASERVER
 from speedwell.fs.proto.speedwell_pb2 import (
     Admission,
@@ -323,6 +322,6 @@ def _read(path: Path) -> Admission:
 
 def _write(path: Path, admission: Admission) -> None:
     try:
-        files.replace(path, admission.SerializeToString())
+        durable.replace(path, admission.SerializeToString())
     except OSError as error:
         raise StorageFailed(f"cannot write to {path}: {error.strerror}") from None

@@ -6,13 +6,13 @@ adopted.
 """
 
 import logging
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from crc32c import crc32c
 
-from speedwell.fs.dataserver.disk import write_file
+from speedwell.fs import durable
+from speedwell.fs.dataserver.disk import PUBLIC
 from speedwell.fs.errors import StorageFailed, WrongNamespace
 from speedwell.fs.nameserver.provenance import UNKNOWN
 from speedwell.fs.proto.speedwell_pb2 import HeartbeatReply, HeartbeatRequest
@@ -63,10 +63,8 @@ class Identity:
     def _remember(self, namespace: bytes) -> None:
         text = namespace.hex().encode()
         for path in self._paths:
-            new = path.with_name(".namespace")
             try:
-                write_file(str(new), text + b" %08x\n" % crc32c(text), sync=True)
-                os.replace(new, path)  # noqa: PTH105
+                durable.replace(path, text + b" %08x\n" % crc32c(text), PUBLIC)
             except OSError as error:
                 raise StorageFailed(f"cannot write to {path}: {error.strerror}") from None
         self.namespace = namespace

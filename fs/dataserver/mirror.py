@@ -16,7 +16,8 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from speedwell.fs.dataserver.disk import write_file
+from speedwell.fs import durable
+from speedwell.fs.dataserver.disk import PUBLIC
 from speedwell.fs.errors import DatabaseDamaged, StorageFailed
 from speedwell.fs.nameserver.holders import HOLDERS_KEY, Holders, decode_holders, position_message, position_of
 from speedwell.fs.proto.speedwell_pb2 import MirrorReply, MirrorRequest, StorePosition
@@ -75,11 +76,10 @@ class Mirror:
             self._set_aside()
         text = json.dumps({"namespace": holders.namespace.hex(), "version": holders.version,
                            "members": holders.members}).encode()
-        line, new = text + b" %08x\n" % crc32c(text), self._directory / ".holders"
+        line = text + b" %08x\n" % crc32c(text)
         try:
             for name in HOLDERS_FILES:
-                write_file(str(new), line, sync=True)
-                new.rename(self._directory / name)
+                durable.replace(self._directory / name, line, PUBLIC)
         except OSError as error:
             raise StorageFailed(f"{self._directory}: {error.strerror}") from error
         self.holders, self._remembered = holders, True

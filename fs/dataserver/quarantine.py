@@ -7,14 +7,14 @@ which the machine is off, delete nothing.
 
 import contextlib
 import logging
-import os
 import re
 import shutil
 import threading
 import time
 from pathlib import Path
 
-from speedwell.fs.dataserver.disk import disk_error, write_file
+from speedwell.fs import durable
+from speedwell.fs.dataserver.disk import PUBLIC, disk_error
 from speedwell.fs.dataserver.record import SMALL_SUFFIX
 from speedwell.fs.dataserver.store import FileStore
 from speedwell.fs.dataserver.stored_file import load
@@ -129,10 +129,8 @@ class Quarantine:
     def _keep_age(self) -> None:
         self._kept = time.monotonic()
         for directory in self._directories():
-            new = directory / ".age"
             try:
-                write_file(str(new), b"%d\n" % self._age)
-                os.replace(new, directory / "age")  # noqa: PTH105
+                durable.replace(directory / "age", b"%d\n" % self._age, PUBLIC)
             except OSError as error:
                 log.warning("%s: what is there is kept for longer", disk_error(error, str(directory)))
 

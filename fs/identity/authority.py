@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from speedwell.fs import durable
 from speedwell.fs.errors import IdentityError
 from speedwell.fs.identity import bearer, files, register
 from speedwell.fs.identity.register import CLOCK_SKEW_SECONDS, Certificate
@@ -220,7 +221,7 @@ class Authority:
         register.write(self.directory, kept, validity_seconds)
         revoked = json.dumps({each.serial: f"{each.role} {each.name}" for each in kept
                               if each.revoked_at is not None}).encode()
-        files.replace_others((self.directory / name / files.REVOKED, revoked) for name in newest
+        durable.replace_others((self.directory / name / files.REVOKED, revoked) for name in newest
                              if (self.directory / name).is_dir())
         bearer.spread(self.directory)
         authority = self._signer()
@@ -230,7 +231,7 @@ class Authority:
             if each.revoked_at is not None:
                 listed = listed.add_revoked_certificate(x509.RevokedCertificateBuilder().serial_number(
                     int(each.serial, 16)).revocation_date(_time(each.revoked_at)).build())
-        files.replace(self.directory / files.REVOCATION_LIST,
+        durable.replace(self.directory / files.REVOCATION_LIST,
                       listed.sign(authority.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
     def _signer(self, name: str = files.AUTHORITY) -> Signer:
@@ -262,9 +263,10 @@ class Authority:
         here = {place: each for each in certificates if (place := self.directory / each.name).is_dir()}
         trusted = {is_switch: (self.directory / name).read_bytes()
                    for is_switch, name in ((False, files.AUTHORITY), (True, files.SWITCH_AUTHORITY))}
-        files.replace_others((place / files.AUTHORITY, trusted[each.role == SWITCH]) for place, each in here.items())
+        durable.replace_others((place / files.AUTHORITY, trusted[each.role == SWITCH])
+                               for place, each in here.items())
         self._save(certificates, validity_seconds)
-        files.replace_all([(place / files.CERTIFICATE, content)
+        durable.replace_all([(place / files.CERTIFICATE, content)
                            for place, content in zip(places, written, strict=True)])
         for place, each in here.items():
             own = place / files.CERTIFICATE
@@ -300,8 +302,8 @@ def _found(place: Path, name: str, now: float) -> None:
         x509.BasicConstraints(ca=True, path_length=0), critical=True).add_extension(
         _usage(sign_certificates=True), critical=True).add_extension(
         x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False).sign(key, hashes.SHA256())
-    files.replace(place.with_suffix(".key"), private_pem(key))
-    files.replace(place, certificate.public_bytes(serialization.Encoding.PEM))
+    durable.replace(place.with_suffix(".key"), private_pem(key))
+    durable.replace(place, certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def _signed_again(certificate: x509.Certificate, signer: Signer) -> bytes:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from speedwell.fs import durable
 from speedwell.fs.identity import files, register
 from speedwell.fs.identity.roles import CONTROLLER, OPERATOR, READER, checked_name
 
@@ -47,7 +48,7 @@ def issue(directory: Path, name: str, role: str = READER, validity_seconds: floa
     with files.locked(directory):
         left = _without(directory, name)
         place = files.make_directory(directory / FOLDER) / name
-        files.replace(place, token.encode() + b"\n")
+        durable.replace(place, token.encode() + b"\n")
         _save(directory, {**left, digest(token): Bearer(name, role, time.time() + validity_seconds)})
     return place
 
@@ -76,7 +77,8 @@ def spread(directory: Path) -> None:
     """Have all controllers of the authority in `directory` know its tokens."""
     content = files.as_json(known(directory))
     controllers = {each.name for each in register.read(directory)[0] if each.role == CONTROLLER}
-    files.replace_others((directory / name / TOKENS, content) for name in controllers if (directory / name).is_dir())
+    durable.replace_others((directory / name / TOKENS, content)
+                           for name in controllers if (directory / name).is_dir())
 
 
 def _without(directory: Path, name: str) -> dict[str, Bearer]:
@@ -84,5 +86,5 @@ def _without(directory: Path, name: str) -> dict[str, Bearer]:
 
 
 def _save(directory: Path, tokens: dict[str, Bearer]) -> None:
-    files.replace(directory / TOKENS, files.as_json(tokens))
+    durable.replace(directory / TOKENS, files.as_json(tokens))
     spread(directory)

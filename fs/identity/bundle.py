@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from speedwell.fs import durable
 from speedwell.fs.errors import IdentityError
 from speedwell.fs.identity import bearer, files
 from speedwell.fs.identity.roles import CONTROLLER, NAMESERVER, host_of
@@ -126,7 +127,7 @@ class Identity:
                 return
             self._revoked = {**self._revoked, **revoked}
             try:
-                files.replace(self.directory / files.REVOKED, json.dumps(self._revoked).encode())
+                durable.replace(self.directory / files.REVOKED, json.dumps(self._revoked).encode())
             except OSError as error:
                 log.error("cannot keep what was revoked in %s: %s", self.directory, error.strerror)
 

@@ -1,14 +1,15 @@
-"""Files with secrets: readable for their owner alone, replaced whole."""
+"""Files with secrets: readable for their owner alone."""
 
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
+from speedwell.fs import durable
 from speedwell.fs.errors import IdentityError
 
 T = TypeVar("T")
@@ -23,48 +24,12 @@ TO_SWITCHES = "to-switches.pem"
 REVOKED = "revoked.json"
 REVOCATION_LIST = "revoked.crl"
 
-SYNCS_AT_ONCE = 64
-"""File systems write what is waited for at once in one go."""
-
 
 def make_directory(path: Path) -> Path:
     """A directory that only its owner may enter, made if need be."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.chmod(0o700)
     return path
-
-
-def replace(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """A reader, or a machine that loses power, sees the old content or the new one. Raises OSError."""
-    replace_all([(path, content)], mode)
-
-
-def replace_all(contents: Sequence[tuple[Path, bytes]], mode: int = 0o600) -> None:
-    """As `replace`, for each in their order, once all are on the disk, which is waited for together."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    temporaries = [path.with_name(f".{path.name}.{os.getpid()}") for path, _ in contents]
-    try:
-        for temporary, (_, content) in zip(temporaries, contents, strict=True):
-            with os.fdopen(os.open(temporary, flags, mode), "wb") as stream:
-                stream.write(content)
-        if len(temporaries) > 1:
-            from concurrent.futures import ThreadPoolExecutor  # takes 10 ms
-
-            with ThreadPoolExecutor(SYNCS_AT_ONCE) as pool:
-                list(pool.map(_sync, temporaries))
-        else:
-            list(map(_sync, temporaries))
-        for temporary, (path, _) in zip(temporaries, contents, strict=True):
-            temporary.replace(path)
-    finally:
-        for temporary in temporaries:
-            temporary.unlink(missing_ok=True)
-
-
-def replace_others(contents: Iterable[tuple[Path, bytes]]) -> None:
-    """As `replace_all`; nothing is written, and nothing waits for the disk, where that is there already."""
-    replace_all([(path, content) for path, content in contents
-                 if not path.exists() or path.read_bytes() != content])
 
 
 def key_in(certificate: bytes) -> bytes:
@@ -79,12 +44,7 @@ def replace_with(path: Path, headed: bytes, key: bytes) -> None:
     except FileNotFoundError:
         is_there = False
     if not is_there:
-        replace(path, headed + key)
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as stream:
-        os.fsync(stream.fileno())
+        durable.replace(path, headed + key)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from speedwell.fs import durable
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.errors import IdentityError, SpeedwellError
 from speedwell.fs.identity import files
@@ -211,4 +212,4 @@ def _kept(directory: Path) -> dict[str, Invitation]:
 
 
 def _save(directory: Path, invitations: Mapping[str, Invitation]) -> None:
-    files.replace(directory / INVITATIONS, files.as_json(invitations))
+    durable.replace(directory / INVITATIONS, files.as_json(invitations))

@@ -20,6 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from speedwell.fs import durable
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.errors import IdentityError, reason
 from speedwell.fs.identity import bearer, files, register
@@ -53,10 +54,10 @@ def join(directory: Path, token: Token, settle: Callable[[dict[str, str]], objec
         for role, key in keys.items():
             name = name_of(token.machine, role)
             place = files.make_directory(directory / name)
-            files.replace(place / files.AUTHORITY, authority)
+            durable.replace(place / files.AUTHORITY, authority)
             _take_news(place, answer, role, private_pem(key))
-            files.replace(place / files.CERTIFICATE, answer["certificates"][name].encode() + private_pem(key))
-        files.replace(directory / JOINED, json.dumps({"authority": token.authority}).encode())
+            durable.replace(place / files.CERTIFICATE, answer["certificates"][name].encode() + private_pem(key))
+        durable.replace(directory / JOINED, json.dumps({"authority": token.authority}).encode())
         settings = dict(answer["settings"])
     except _Lost:
         raise
@@ -99,7 +100,7 @@ def renew_due(directory: Path, now: float) -> list[str]:
             return
         key = ec.generate_private_key(ec.SECP256R1())
         answer = _ask(authority, "POST", "/v1/renew", {"request": _request(key)}, Identity(place).client_context())
-        files.replace(place / files.CERTIFICATE, answer["certificate"].encode() + private_pem(key))
+        durable.replace(place / files.CERTIFICATE, answer["certificate"].encode() + private_pem(key))
         renewed.append(place.name)
 
     renewed: list[str] = []
@@ -139,7 +140,7 @@ def _take_news(place: Path, news: Mapping[str, Any], role: str, key: bytes) -> N
     found = [(place / name, json.dumps(dict(news[field])).encode()) for name, field in wanted.items()]
     if role == ETCD:
         found.append((place.parent / files.REVOCATION_LIST, str(news["revocation_list"]).encode()))
-    files.replace_others(found)
+    durable.replace_others(found)
 
 
 def _keys(path: Path, roles: tuple[str, ...]) -> dict[str, ec.EllipticCurvePrivateKey]:
@@ -148,7 +149,7 @@ def _keys(path: Path, roles: tuple[str, ...]) -> dict[str, ec.EllipticCurvePriva
     left = path.read_bytes().split(end)[:-1] if path.exists() else []
     if len(left) != len(roles):
         left = [private_pem(ec.generate_private_key(ec.SECP256R1())).removesuffix(end) for _ in roles]
-        files.replace(path, b"".join(each + end for each in left))
+        durable.replace(path, b"".join(each + end for each in left))
     keys = {role: serialization.load_pem_private_key(each + end, None)
             for role, each in zip(roles, left, strict=True)}
     return {role: key for role, key in keys.items() if isinstance(key, ec.EllipticCurvePrivateKey)}

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from speedwell.fs import durable
 from speedwell.fs.identity import files
 
 VARIABLE = "SPEEDWELL_IDENTITY"
@@ -37,7 +38,7 @@ def remember(nameserver: str, directory: Path) -> None:
     place = state_directory() / "identities"
     place.mkdir(parents=True, exist_ok=True)
     for address in nameserver.split(","):
-        files.replace(place / address, os.fsencode(directory))
+        durable.replace(place / address, os.fsencode(directory))
 
 
 def forget(nameserver: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from speedwell.fs import durable
 from speedwell.fs.errors import IdentityError
 from speedwell.fs.identity import files
 
@@ -52,7 +53,7 @@ def read(directory: Path) -> tuple[list[Certificate], float]:
 
 def write(directory: Path, certificates: Sequence[Certificate], validity_seconds: float) -> None:
     """Replace the list."""
-    files.replace(directory / ISSUED, json.dumps({
+    durable.replace(directory / ISSUED, json.dumps({
         "validity_seconds": validity_seconds, "certificates": [asdict(each) for each in certificates]},
         indent=2).encode())
 

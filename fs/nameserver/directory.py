@@ -17,6 +17,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from speedwell.fs import durable
 from speedwell.fs.errors import DatabaseDamaged, InvalidArgument, StorageFailed
 from speedwell.fs.private_directory import keep_private
 from speedwell.fs.release import read_fields
@@ -190,13 +191,8 @@ class NameserverDirectory:
 
     def _write_state(self, state: State) -> None:
         text = json.dumps(asdict(state)).encode()
-        new = self._path / ".state"
         try:
-            with new.open("wb") as stream:
-                stream.write(text + b" %08x\n" % crc32c(text))
-                stream.flush()
-                os.fsync(stream.fileno())
-            new.rename(self._path / "state")
+            durable.replace(self._path / "state", text + b" %08x\n" % crc32c(text), 0o644)
         except OSError as error:
             raise StorageFailed(f"cannot write to {self._path}: {error.strerror}") from error
 

@@ -58,7 +58,8 @@ MAY_IMPORT = {
 }
 """The rooms that a room may import. `controller` stands for policy and FLOOR, a bare word for a room below it.
 Who is not listed here may import everything."""
-EXTRAS = {("controller.coflows", "coflow"), ("controller.switches", "fs"), ("controller.topology", "fs"),
+EXTRAS = {("controller.coflows", "coflow"), ("controller.coflows", "fs"), ("controller.switches", "fs"),
+          ("controller.topology", "fs"),
           ("controller.timeslices", "coflow"), ("controller.timeslices", "fs"),
           ("controller.timeslices", "host_agent"), ("controller.timeslices", "controller.own_policies"),
           ("controller.timeslices", "controller.policy_options")}

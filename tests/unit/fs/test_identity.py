@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from speedwell.fs import durable
 from speedwell.fs.channel import ConnectionLost
 from speedwell.fs.errors import IdentityError
 from speedwell.fs.identity import bearer, files, places, register
@@ -320,18 +321,18 @@ def test_a_damaged_authority_is_said_and_renews_again_when_it_is_whole(authority
 
 def test_a_certificate_that_was_issued_and_not_written_is_made_again(
         authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace_all = files.replace_all
+    replace_all = durable.replace_all
 
     def end_before_the_certificates(contents: Sequence[tuple[Path, bytes]], mode: int = 0o600) -> None:
         if contents and contents[0][0].name == files.CERTIFICATE:
             raise KeyboardInterrupt
         replace_all(contents, mode)
 
-    monkeypatch.setattr(files, "replace_all", end_before_the_certificates)
+    monkeypatch.setattr(durable, "replace_all", end_before_the_certificates)
     for make in (lambda: authority.issue("d1", DATASERVER), lambda: authority.renew(["d0"])):
         with pytest.raises(KeyboardInterrupt):
             make()
-    monkeypatch.setattr(files, "replace_all", replace_all)
+    monkeypatch.setattr(durable, "replace_all", replace_all)
     authority.ensure([("ns", NAMESERVER), ("d0", DATASERVER), ("d1", DATASERVER)])
     for name in ("ns", "d0", "d1"):
         assert Identity(authority.directory / name).own.serial == authority.newest()[name].serial
@@ -446,8 +447,8 @@ def test_the_disk_is_waited_for_before_anything_is_replaced(
 
     monkeypatch.setattr(os, "fsync", lambda descriptor: done.append("synced"))
     monkeypatch.setattr(Path, "replace", replaced)
-    files.replace_all(contents)
-    assert done == ["synced"] * 100 + ["replaced"] * 100
+    durable.replace_all(contents)
+    assert done == ["synced"] * 100 + ["replaced"] * 100 + ["synced"], "the names, too"
     assert [path.read_bytes() for path, _ in contents] == [b"new"] * 100
     assert len(list(tmp_path.iterdir())) == 100
 
@@ -455,7 +456,7 @@ def test_the_disk_is_waited_for_before_anything_is_replaced(
 def test_a_set_of_files_that_cannot_all_be_written_replaces_none(tmp_path: Path) -> None:
     (tmp_path / "there").write_bytes(b"old")
     with pytest.raises(FileNotFoundError):
-        files.replace_all([(tmp_path / "there", b"new"), (tmp_path / "missing" / "file", b"new")])
+        durable.replace_all([(tmp_path / "there", b"new"), (tmp_path / "missing" / "file", b"new")])
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("there", b"old")]
 
 

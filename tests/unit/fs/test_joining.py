@@ -29,6 +29,7 @@ from speedwell.cluster import parts
 from speedwell.cluster.cli import speedwell
 from speedwell.cluster.errors import ClusterError, InvalidSetting
 from speedwell.cluster.processes import Processes
+from speedwell.fs import durable
 from speedwell.fs.errors import IdentityError
 from speedwell.fs.identity import enrollment, files, invitations, joining, keeper, places, register
 from speedwell.fs.identity.authority import Authority
@@ -206,7 +207,7 @@ def test_who_was_revoked_gets_no_new_certificates_with_the_token_and_the_keys_of
 def test_a_machine_that_was_stopped_at_any_step_joins_with_the_same_token(
         site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(places.STATE_VARIABLE, str(tmp_path / "state"))
-    replace_all = files.replace_all
+    replace_all = durable.replace_all
 
     def joins(step: int, token: Token) -> bool:
         """Whether fewer files than `step` are written."""
@@ -218,7 +219,7 @@ def test_a_machine_that_was_stopped_at_any_step_joins_with_the_same_token(
             replace_all(*arguments)
 
         with monkeypatch.context() as patched:
-            patched.setattr(files, "replace_all", replace_or_die)
+            patched.setattr(durable, "replace_all", replace_or_die)
             try:
                 parts.join(parts.Part(tmp_path / token.machine, token.machine, "127.0.0.1"), token)
             except KeyboardInterrupt:
