@@ -20,8 +20,8 @@ def replace_all(contents: Sequence[tuple[Path, bytes]], mode: int = 0o600) -> No
     """As `replace`, for each in their order, once all are on the disk, which is waited for together."""
     temporaries = [_beside(path) for path, _ in contents]
     try:
-        for temporary, (_, content) in zip(temporaries, contents, strict=True):
-            with _create(temporary, mode) as stream:
+        for temporary, (path, content) in zip(temporaries, contents, strict=True):
+            with _errors_name(path), _create(temporary, mode) as stream:
                 stream.write(content)
         _sync_all(temporaries)
         for temporary, (path, _) in zip(temporaries, contents, strict=True):
@@ -44,13 +44,24 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
     that raises."""
     temporary = _beside(path)
     try:
-        with _create(temporary, mode) as stream:
+        with _errors_name(path), _create(temporary, mode) as stream:
             yield stream
         _sync(temporary)
         temporary.replace(path)
         _sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _errors_name(path: Path) -> Iterator[None]:
+    """Errors of writing, which have no name, get the file's."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def _beside(path: Path) -> Path:

@@ -16,6 +16,7 @@ from mininet.log import info, warn
 from mininet.net import Mininet
 from mininet.node import Controller
 
+from speedwell.fs.errors import IdentityError
 from speedwell.topo.emulation import (
     capacity,
     congestion_control,
@@ -61,8 +62,10 @@ def _or_end(make: Callable[..., None]) -> Callable[..., None]:
     def make_or_end(*arguments: Any, **options: Any) -> None:
         try:
             make(*arguments, **options)
-        except (EmulationError, InvalidFabric) as error:
+        except (EmulationError, InvalidFabric, IdentityError) as error:
             raise SystemExit(f"mn: {error}") from None
+        except OSError as error:
+            raise SystemExit(f"mn: {error.filename or 'the machine'}: {error.strerror or error}") from None
 
     return make_or_end
 
@@ -200,6 +203,7 @@ class SpeedwellController(Controller):  # type: ignore[misc]
 class Network(Mininet):  # type: ignore[misc]
     """Prompts and tests begin once our controller knows the fabric. Says it where nobody tells switches anything."""
 
+    @_or_end
     def start(self) -> None:
         """Mininet's, which waits for connections at most."""
         switches = [switch for switch in self.switches if isinstance(switch, FabricSwitch)]
