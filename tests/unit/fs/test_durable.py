@@ -42,5 +42,5 @@ def test_an_error_of_the_disk_names_the_file(tmp_path: Path, monkeypatch: pytest
     full = Path("/dev/full")
     monkeypatch.setattr(durable, "_beside", lambda path: full)
     monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
-    with pytest.raises(OSError, match="No space left.*important"):
+    with pytest.raises(OSError, match=r"No space left.*important"):
         durable.replace(tmp_path / "important", b"content")
