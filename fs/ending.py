@@ -22,6 +22,9 @@ def run_to_the_end(work: Callable[[], int]) -> NoReturn:
         status = work()
     except SystemExit as end:
         status = _status_of(end)
+    except KeyboardInterrupt:
+        print(f"{os.path.basename(sys.argv[0])}: interrupted", file=sys.stderr)  # noqa: PTH119
+        status = 130
     except BaseException:
         sys.excepthook(*sys.exc_info())
     with suppress(BaseException):

@@ -50,8 +50,32 @@ run_to_the_end(work)
 
 @pytest.mark.parametrize("end, status, told", [
     ("return 3", 3, ""), ("sys.exit(143)", 143, ""), ("sys.exit()", 0, ""), ("sys.exit('why')", 1, "why"),
-    ("raise ValueError('unforeseen')", 1, "ValueError: unforeseen")])
+    ("raise ValueError('unforeseen')", 1, "ValueError: unforeseen"), ("raise KeyboardInterrupt", 130, ": interrupted\n")])
 def test_the_end_flushes_waits_for_threads_and_does_what_is_registered(end: str, status: int, told: str) -> None:
     done = run(ENDING.format(end=end))
     assert (done.returncode, done.stdout) == (status, "written thread\nregistered\n")
     assert told in done.stderr
+
+
+LOADING = """
+import os, signal, sys
+from importlib.abc import MetaPathFinder
+
+class Interrupting(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+from speedwell.cluster import executables
+sys.meta_path.insert(0, Interrupting())
+getattr(executables, sys.argv[2])()
+"""
+
+
+@pytest.mark.parametrize("module, name, told", [
+    ("click", "speedwell", "speedwell: interrupted"), ("grpc", "nameserver", "speedwell-nameserver: interrupted")])
+def test_an_executable_that_is_interrupted_while_it_loads_says_so_in_one_line(module: str, name: str,
+                                                                              told: str) -> None:
+    done = subprocess.run([sys.executable, "-c", LOADING, module, name], capture_output=True, text=True, timeout=60,
+                          check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", told + "\n")
