@@ -50,7 +50,8 @@ run_to_the_end(work)
 
 @pytest.mark.parametrize("end, status, told", [
     ("return 3", 3, ""), ("sys.exit(143)", 143, ""), ("sys.exit()", 0, ""), ("sys.exit('why')", 1, "why"),
-    ("raise ValueError('unforeseen')", 1, "ValueError: unforeseen"), ("raise KeyboardInterrupt", 130, ": interrupted\n")])
+    ("raise ValueError('unforeseen')", 1, "ValueError: unforeseen"),
+    ("raise KeyboardInterrupt", 130, ": interrupted\n")])
 def test_the_end_flushes_waits_for_threads_and_does_what_is_registered(end: str, status: int, told: str) -> None:
     done = run(ENDING.format(end=end))
     assert (done.returncode, done.stdout) == (status, "written thread\nregistered\n")
