@@ -1,18 +1,13 @@
 """The requests of a mount as they happen, for whoever reads them. Without a reader nothing is noted."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from speedwell.fuse_mount.door import REQUESTS
-
-if TYPE_CHECKING:
-    from speedwell.fuse_mount.shared import Caller
+from speedwell.fuse_mount.door import REQUESTS, Caller
 
 MOST_RECORDS = 16384
 """That a reader may be behind; what comes then is lost to it."""

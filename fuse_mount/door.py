@@ -3,12 +3,13 @@
 import errno
 import logging
 import time
-from typing import Protocol
+from typing import NamedTuple
 
 from speedwell.fs.errors import SpeedwellError
 
 log = logging.getLogger(__name__)
 
+ROOT_INODE = 1
 QUOTA_TOLD_SECONDS = 10.0
 _quota_told_at = float("-inf")
 
@@ -36,15 +37,13 @@ REQUESTS = {operation: names for operation, *names in map(str.split, _REQUESTS.s
 none of those that are not served."""
 
 
-class FileInfo(Protocol):
-    """The fields of libfuse's `struct fuse_file_info` that the mount uses."""
+class Caller(NamedTuple):
+    """A program; `process` tells its threads apart."""
 
-    flags: int
-    fh: int
-    direct_io: int
-    keep_cache: int
-    noflush: int  # libfuse 3.11 and later
-    lock_owner: int
+    uid: int
+    gid: int
+    process: int
+    umask: int  # 0 if the kernel has applied it
 
 
 def errno_of(operation: str, error: BaseException) -> int:

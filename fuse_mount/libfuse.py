@@ -28,10 +28,9 @@ from typing import Any
 from speedwell.fs.tracing import Span, Within
 from speedwell.fuse_mount.access_log import FINDS, AccessLog
 from speedwell.fuse_mount.binding import CAP_POSIX_ACL
-from speedwell.fuse_mount.door import MAKE_A_HANDLE, REQUESTS, USE_A_HANDLE, errno_of
+from speedwell.fuse_mount.door import MAKE_A_HANDLE, REQUESTS, ROOT_INODE, USE_A_HANDLE, Caller, errno_of
 from speedwell.fuse_mount.errors import MountError
 from speedwell.fuse_mount.measures import TIME, Measures, Served
-from speedwell.fuse_mount.shared import ROOT_INODE, Caller
 
 DROP_SECONDS = 0.05
 DROPPED_AT_ONCE = 16
@@ -77,8 +76,8 @@ class _Here(threading.local):
 
 
 class Session:
-    """One mount: `serve` ends with it. The other public methods are for requests, as `fuse_mount.shared.Kernel`.
-    A subclass has a method for each request that is answered, `_` and the name of libfuse's field."""
+    """One mount: `serve` ends with it. What the mount asks and tells the kernel in a request is behind it. A
+    subclass has a method for each request that is answered, `_` and the name of libfuse's field."""
 
     def __init__(self, library: ModuleType, tune: Callable[[Any], None], root: int = ROOT_INODE) -> None:
         """`tune` is called with the connection to the kernel when that is made; a MountError that it raises ends
@@ -109,29 +108,37 @@ class Session:
     # ------------------------------------------------------------------ in a request
 
     def caller(self) -> Caller:
+        """The program whose request is being served."""
         uid, gid, process, umask = self._briefly.fuse_req_ctx(self._here.thread.request).contents
         return Caller(uid, gid, process, umask if self.acls else 0)
 
     def is_in_group(self, gid: int) -> bool:
+        """Whether that program's user is root or in the group."""
         groups = (c_uint * MAX_GROUPS)()
         count = min(self._libfuse.fuse_req_getgroups(self._here.thread.request, MAX_GROUPS, groups), MAX_GROUPS)
         caller = self.caller()
         return caller.uid == 0 or caller.gid == gid or gid in groups[:max(count, 0)]
 
     def stopped_by(self) -> int | None:
+        """With which errno a request that waits has to end: that program got a signal, or the mount ends. Without a
+        signal, EINTR would become ERESTARTSYS there, of which no program knows."""
         if self._briefly.fuse_session_exited(self._session):
             return errno.ENOTCONN
         return errno.EINTR if self._briefly.fuse_req_interrupted(self._here.thread.request) else None
 
     def is_being_told(self) -> bool:
+        """Whether another request is served whose answer has attributes."""
         return self.measures.is_served(TELL_ATTRIBUTES, self._here.thread)
 
     def drop_attributes(self, inode: int) -> None:
+        """Have the kernel ask again."""
         inode = ROOT_INODE if inode == self._root else inode    # which the kernel need not know
         self._libfuse.fuse_lowlevel_notify_inval_inode(self._session, inode, -1, 0)
 
     def drop_pages(self, inode: int, within_seconds: float = DROP_SECONDS) -> bool:
-        """The kernel first writes back changed pages and waits for reads of them, which may be stuck, and both may
+        """Have the kernel ask again and read the content again; whether it has dropped all that it had by then.
+
+        It first writes back changed pages and waits for reads of them, which may be stuck, and both may
         wait for this very request. So another thread asks the kernel, and the request goes on after `within_seconds`
         at the latest."""
         if self._dropping.acquire(blocking=False):   # only now: threads made before a fork would be lost
@@ -255,26 +262,35 @@ class Session:
             self._operations.init()
 
     def _rooted(self, method: Callable[..., None], names: Sequence[str]) -> Callable[..., None]:
-        places = [place for place, name in enumerate(names) if name in ("inode", "to")]
         if self._root == ROOT_INODE:
             return method
 
         def rooted(request: int, *arguments: Any) -> None:
-            given = list(arguments)
-            for place in places:
-                if given[place] == ROOT_INODE:
-                    given[place] = self._root
-            method(request, *given)
+            method(request, *(self._root if given == ROOT_INODE and name in ("inode", "to") else given
+                              for name, given in zip(names, arguments, strict=True)))
 
         return rooted
 
+    def _traced(self, name: str, method: Callable[..., None]) -> Callable[..., None]:
+        """The same method as part of a trace: that of the open(2) whose handle it uses, or one that it begins."""
+        if name not in (*MAKE_A_HANDLE, *USE_A_HANDLE):
+            return method
+        place = REQUESTS[name].index("info") if name in USE_A_HANDLE else None
+
+        def traced(request: int, *arguments: Any) -> None:
+            with Span(name) if place is None else Within(
+                    self._operations.traceparent(arguments[place].contents.fh)):
+                method(request, *arguments)
+
+        return traced
+
     def _guarded(self, name: str, method: Callable[..., None]) -> Callable[..., None]:
         """Answers with what `method` raises, which it does only before it answers. Every request comes through here,
-        and is measured."""
-        here, access_log, clock, noted = self._here, self.access_log, time.perf_counter_ns, self._noted(name, method)
+        is measured, and told to the readers of the access log."""
+        here, access_log, clock = self._here, self.access_log, time.perf_counter_ns
 
         def guarded(request: int, *arguments: Any) -> None:
-            served = here.thread
+            served, number = here.thread, 0
             if not served.is_kept:
                 # Python makes a thread state for every call from one of libfuse's threads and drops it afterwards,
                 # with its memory; held once more, it lives as long as the thread.
@@ -282,8 +298,9 @@ class Session:
                 ctypes.pythonapi.PyGILState_Ensure()
             served.request, served.operation = request, name
             began_ns = served.began_ns = clock()
+            noted = (time.time_ns(), self.caller(), served.moved_bytes) if access_log.readers else None
             try:
-                (noted if access_log.readers else method)(request, *arguments)
+                method(request, *arguments)
             except BaseException as error:
                 number = errno_of(name, error)
                 self._libfuse.fuse_reply_err(request, number)
@@ -293,44 +310,12 @@ class Session:
             cell[took_ns.bit_length()] += 1
             cell[TIME] += took_ns
             served.began_ns = 0
+            if noted is not None:
+                time_ns, caller, moved_bytes = noted
+                access_log.note(time_ns, took_ns, caller, name, arguments, number,
+                                served.found if name in FINDS else served.moved_bytes - moved_bytes)
 
         return guarded
-
-    def _traced(self, name: str, method: Callable[..., None]) -> Callable[..., None]:
-        """The same method as part of a trace: that of the open(2) whose handle it uses, or one that it begins."""
-        if name in MAKE_A_HANDLE:
-            def opening(request: int, *arguments: Any) -> None:
-                with Span(name):
-                    method(request, *arguments)
-
-            return opening
-        if name not in USE_A_HANDLE:
-            return method
-        place = REQUESTS[name].index("info")
-
-        def using(request: int, *arguments: Any) -> None:
-            with Within(self._operations.traceparent(arguments[place].contents.fh)):
-                method(request, *arguments)
-
-        return using
-
-    def _noted(self, name: str, method: Callable[..., None]) -> Callable[..., None]:
-        """The same method, whose requests the readers of the access log are told."""
-
-        def noted(request: int, *arguments: Any) -> None:
-            served, caller, time_ns, number = self._here.thread, self.caller(), time.time_ns(), 0
-            moved_bytes = served.read_bytes + served.written_bytes
-            try:
-                method(request, *arguments)
-            except BaseException as error:
-                number = errno_of(name, error)
-                raise OSError(number, os.strerror(number)) from error
-            finally:
-                moved_bytes = served.read_bytes + served.written_bytes - moved_bytes
-                self.access_log.note(time_ns, time.perf_counter_ns() - served.began_ns, caller, name, arguments,
-                                     number, served.found if name in FINDS else moved_bytes)
-
-        return noted
 
 
 def _failed(mountpoint: str, what: str) -> MountError:

@@ -11,7 +11,6 @@ from typing import Any
 
 from speedwell.fs.errors import Locked, LocksLost, SpeedwellError, TooManyLocks
 from speedwell.fs.proto import speedwell_pb2 as pb
-from speedwell.fuse_mount.door import FileInfo
 from speedwell.fuse_mount.held_locks import MAX_WAITERS
 from speedwell.fuse_mount.name_operations import NameOperations
 from speedwell.fuse_mount.open_file import Handle
@@ -23,24 +22,24 @@ class LockOperations(NameOperations):
     """What libfuse calls for locks; `info.lock_owner` tells the programs of this machine apart, `lock` is fcntl(2)'s
     `struct flock`."""
 
-    def getlk(self, info: FileInfo, lock: Any) -> None:
+    def getlk(self, info: Any, lock: Any) -> None:
         """Puts a lock that would be in the way into `lock`, or F_UNLCK."""
         self._test(self._wanted(info, lock), lock)
 
-    def setlk(self, info: FileInfo, lock: Any, waits: bool) -> None:
+    def setlk(self, info: Any, lock: Any, waits: bool) -> None:
         request = self._wanted(info, lock)
         if lock.l_type == fcntl.F_UNLCK:
             self._give_up(request, self._files.handle(info.fh))
         else:
             self._take(request, info.fh, waits)
 
-    def _wanted(self, info: FileInfo, lock: Any) -> pb.LockRequest:
+    def _wanted(self, info: Any, lock: Any) -> pb.LockRequest:
         return pb.LockRequest(
             inode=self._files.handle(info.fh).file.inode, owner=info.lock_owner, first=lock.l_start,
             last=lock.l_start + lock.l_len - 1 if lock.l_len else END_OF_FILE,
             exclusive=lock.l_type == fcntl.F_WRLCK, process=max(lock.l_pid, 0))
 
-    def flock(self, info: FileInfo, operation: int) -> None:
+    def flock(self, info: Any, operation: int) -> None:
         handle = self._files.handle(info.fh)
         request = pb.LockRequest(inode=handle.file.inode, owner=info.lock_owner, last=END_OF_FILE, whole=True,
                                  exclusive=bool(operation & fcntl.LOCK_EX))

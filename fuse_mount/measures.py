@@ -46,6 +46,10 @@ class Served:
     read_bytes: int = 0
     written_bytes: int = 0
 
+    @property
+    def moved_bytes(self) -> int:
+        return self.read_bytes + self.written_bytes
+
 
 class Measures:
     """Of one mount."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from speedwell.fs import paths
 from speedwell.fs.client import Client
@@ -15,7 +15,9 @@ from speedwell.fs.client.session import Session
 from speedwell.fs.errors import LocksLost, NoSuchAttribute, NoSuchFile, ReadFailed, SpeedwellError
 from speedwell.fs.file_status import CAPABILITIES, SET_ID_BITS, pack
 from speedwell.fs.proto.speedwell_pb2 import Attributes
+from speedwell.fuse_mount.door import ROOT_INODE
 from speedwell.fuse_mount.held_locks import MAX_WAITERS, HeldLocks
+from speedwell.fuse_mount.libfuse import Session as Kernel
 from speedwell.fuse_mount.nodes import Nodes
 from speedwell.fuse_mount.open_file import Handle, OpenFile
 from speedwell.fuse_mount.open_files import OpenFiles
@@ -24,7 +26,6 @@ from speedwell.fuse_mount.open_files import OpenFiles
 # no names, once there are locks, as who gets one is to see what was done under it to other files too.
 ONE_CALL_SECONDS = 0.01
 ROOT_SECONDS = 0.1  # those of the root, of which others ask whether the mount is alive
-ROOT_INODE = 1
 RETRY_SECONDS = 5.0
 RENEWAL_SECONDS = 20.0
 
@@ -66,40 +67,6 @@ class ToldStale:
     def is_over(self) -> bool:
         """The kernel looks it up at once."""
         return time.monotonic() >= self.at_seconds + RETRY_SECONDS
-
-
-class Caller(NamedTuple):
-    """A program; `process` tells its threads apart."""
-
-    uid: int
-    gid: int
-    process: int
-    umask: int  # 0 if the kernel has applied it
-
-
-class Kernel(Protocol):
-    """What the mount asks and tells the kernel, in a request; `acls`: it checks access control lists."""
-
-    acls: bool
-
-    def caller(self) -> Caller:
-        """The program whose request is being served."""
-
-    def is_in_group(self, gid: int) -> bool:
-        """Whether that program's user is root or in the group."""
-
-    def stopped_by(self) -> int | None:
-        """With which errno a request that waits has to end: that program got a signal, or the mount ends. Without a
-        signal, EINTR would become ERESTARTSYS there, of which no program knows."""
-
-    def is_being_told(self) -> bool:
-        """Whether another request is served whose answer has attributes."""
-
-    def drop_attributes(self, inode: int) -> None:
-        """Have the kernel ask again."""
-
-    def drop_pages(self, inode: int, within_seconds: float = ...) -> bool:
-        """The same, and have it read the content again; whether it has dropped all that it had by then."""
 
 
 class SharedState:

@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 
 from speedwell.fs.channel import Channel
 from speedwell.fs.client import Changes, Reader
@@ -36,13 +37,15 @@ class Interval:
     source: Source
 
 
+_BEGIN = attrgetter("begin")
+
+
 class Staging:
     """Changes to a version of `base_size` bytes. One thread at a time. Raises OSError of the temporary file."""
 
     def __init__(self, base_size: int, directory: str | None) -> None:
         self.size = self._keep = base_size  # bytes of the base from `_keep` on are gone
         self._cut = False
-        self._begins: list[int] = []
         self._intervals: list[Interval] = []    # sorted, disjoint, STAGED or ZEROS
         self._file = tempfile.TemporaryFile(dir=directory, prefix="speedwell-", buffering=0)  # noqa: SIM115
         self._descriptor = self._file.fileno()
@@ -52,7 +55,6 @@ class Staging:
         os.ftruncate(self._descriptor, 0)
         self.size = self._keep = base_size
         self._cut = False
-        self._begins.clear()
         self._intervals.clear()
 
     @property
@@ -94,7 +96,7 @@ class Staging:
     def pieces(self, begin: int, end: int) -> Iterator[Interval]:
         """Where the bytes from `begin` up to `end` (or the end of the file) are, in order."""
         end = min(end, self.size)
-        index = max(0, bisect_right(self._begins, begin) - 1)
+        index = max(0, bisect_right(self._intervals, begin, key=_BEGIN) - 1)
         while begin < end:
             interval = self._intervals[index] if index < len(self._intervals) else None
             if interval is not None and interval.end <= begin:
@@ -153,23 +155,22 @@ class Staging:
     def _set(self, new: Interval) -> None:
         """Put `new` in place of what it covers; neighbours from the same source become one."""
         self._clear(new.begin, new.end)
-        index = bisect_left(self._begins, new.begin)
+        index = bisect_left(self._intervals, new.begin, key=_BEGIN)
         begin, end = new.begin, new.end
         if index < len(self._intervals) and self._intervals[index].begin == end and \
                 self._intervals[index].source is new.source:
             end = self._intervals[index].end
-            del self._intervals[index], self._begins[index]
+            del self._intervals[index]
         if index and self._intervals[index - 1].end == begin and self._intervals[index - 1].source is new.source:
             index -= 1
             begin = self._intervals[index].begin
-            del self._intervals[index], self._begins[index]
+            del self._intervals[index]
         self._intervals.insert(index, Interval(begin, end, new.source))
-        self._begins.insert(index, begin)
 
     def _clear(self, begin: int, end: int) -> None:
         """Take the bytes from `begin` up to `end` out of the intervals."""
-        first = max(0, bisect_right(self._begins, begin) - 1)
-        last = bisect_left(self._begins, end)
+        first = max(0, bisect_right(self._intervals, begin, key=_BEGIN) - 1)
+        last = bisect_left(self._intervals, end, key=_BEGIN)
         left: list[Interval] = []
         for one in self._intervals[first:last]:
             if one.begin < begin:
@@ -177,7 +178,6 @@ class Staging:
             if one.end > end:
                 left.append(Interval(max(one.begin, end), one.end, one.source))
         self._intervals[first:last] = left
-        self._begins[first:last] = [one.begin for one in left]
 
 
 def seek(data: Iterator[tuple[int, int]], offset: int, whence: int) -> int:

@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from speedwell.fuse_mount.access_log import AccessLog, Reader
-from speedwell.fuse_mount.shared import Caller
+from speedwell.fuse_mount.door import Caller
 from tests.unit.fuse_mount.test_measures import Answers
 
 CALLER = Caller(1000, 100, 4711, 0)

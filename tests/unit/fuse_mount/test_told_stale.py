@@ -8,8 +8,9 @@ import pytest
 from speedwell.fs.errors import NoSuchFile
 from speedwell.fs.proto.speedwell_pb2 import REGULAR, Attributes
 from speedwell.fuse_mount import shared
+from speedwell.fuse_mount.door import ROOT_INODE, Caller
 from speedwell.fuse_mount.operations import SpeedwellOperations
-from speedwell.fuse_mount.shared import ONE_CALL_SECONDS, ROOT_INODE, Caller
+from speedwell.fuse_mount.shared import ONE_CALL_SECONDS
 
 CACHE_SECONDS = 30.0
 
