@@ -3,19 +3,17 @@
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from speedwell.fs import paths, tracing
 from speedwell.fs.client.attribute_cache import AttributeCache
-from speedwell.fs.client.look_ahead import LookAhead
 from speedwell.fs.client.nameservers import Nameservers
 from speedwell.fs.client.operator_requests import OperatorRequests
 from speedwell.fs.client.posix_metadata import PosixMetadata, message
 from speedwell.fs.connections import Connector
-from speedwell.fs.errors import InvalidArgument, NoSuchFile, SpeedwellError
+from speedwell.fs.errors import InvalidArgument, NoSuchFile
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.proto.speedwell_pb2 import Attributes, DirectoryEntry, StatisticsReply
 
@@ -56,7 +54,6 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         self.cache_seconds = cache_seconds
         self._caching = cache_seconds > 0 and cache_entries > 0
         self._cache = AttributeCache(cache_seconds, cache_entries)
-        self._look_ahead = LookAhead()
         self.fences: dict[int, Callable[[], tuple[int, int]]] = {}    # by inode
         self._requesters: list[Requester] = []
         self._nameservers = Nameservers(nameserver, call_timeout_seconds, local_host, identity)
@@ -73,7 +70,6 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         if not fresh:
             cached = self._cache.get(path, time.monotonic())
             if cached is not None:      # under a path as it was sent
-                self._look_ahead.hits += 1
                 return cached
         path = paths.normalise(path)
         directory = path if paths.is_inode(path) else paths.parent(path)
@@ -85,11 +81,6 @@ class MetadataClient(PosixMetadata, OperatorRequests):
             raise
         if self._caching:
             self._cache.fill(directory, moment, [(path, attributes)], now)
-            if not fresh and path not in (paths.ROOT, directory):
-                limit = self._look_ahead.missed(directory, paths.name(path))
-                if limit:
-                    with suppress(SpeedwellError):  # what was asked for is known already
-                        self.list_page(directory, paths.name(path), limit)
         return attributes
 
     def known(self, path: bytes) -> Attributes | None:
