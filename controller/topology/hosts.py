@@ -92,7 +92,7 @@ class Hosts(Application):
 
     def recovered(self, location: HostLocation) -> None:
         """A switch held entries for this host, from before this controller or its connection began."""
-        self.state.recovered_ports.add(location.port_key)
+        self.state.port_recovered(location.port_key)
         if location.ip not in self.state.hosts:
             self._heard_at(location.port_key, location.ip, location.mac, is_packet=False)
 

@@ -104,7 +104,8 @@ class NetworkState:
         """Ports by which packets of hosts came since they are up: no cable between switches is there, unless it was
         plugged in and the port did not notice."""
         self.recovered_ports: set[PortKey] = set()
-        """Ports that by what a switch held before its connection began lead to no other switch."""
+        """Ports of which it is not known where they lead, but that by what their switch held before its connection
+        began it is to no other switch."""
         self.refusals = Refusals()
         self.set_queue_classes: dict[str, tuple[int, ...]] = {}
         """The traffic classes with a queue, at switches where packets get there by `set_queue` (kernel datapath)."""
@@ -255,6 +256,7 @@ class NetworkState:
         lost = [] if port.up else self.remove_link(key)
         if not port.up:
             self.host_ports.discard(key)
+        if not port.up or port.kind is not PortKind.UNDETERMINED:
             self.recovered_ports.discard(key)
         self.ports[key] = port
         self._note_edge_port(key, port.up and port.kind is PortKind.EDGE)
@@ -278,6 +280,12 @@ class NetworkState:
         for host in self.hosts_behind(key):
             self._detach(host)
         return lost
+
+    def port_recovered(self, key: PortKey) -> None:
+        """By what its switch held before its connection began, a port leads to no other switch."""
+        port = self.ports.get(key)
+        if port is not None and port.up and port.kind is PortKind.UNDETERMINED:
+            self.recovered_ports.add(key)
 
     def _note_edge_port(self, key: PortKey, is_edge: bool) -> None:
         dpid, port_no = key
