@@ -180,7 +180,7 @@ class ChainShares:
             self._left_bps = np.array([max(capacity_bps - sum(
                 [other.rate_bps for link in links if (other := self._others.get(link)) is not None]),
                 LEAST_SHARE * capacity_bps)
-                for capacity_bps, links in zip(self._capacities_bps, self._links_of, strict=True)])
+                for capacity_bps, links in zip(self._capacities_bps, self._links_of, strict=True)], float)
             self._carried_bits = np.append(
                 self._carried_bits, np.zeros(len(self._left_bps) - len(self._carried_bits)))
             self._stale = True
