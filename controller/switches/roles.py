@@ -13,6 +13,9 @@ from speedwell.controller.loops import Loops
 from speedwell.controller.switches.connection import hand_over
 from speedwell.controller.switches.entries import dpid_hex
 
+MOST_OF_A_SWITCH = 5
+"""Connections of one switch that may wait until this controller leads: its own, and the dead ones before it."""
+
 
 def role_request(datapath: Any, role: Role) -> Any:
     number = ofproto.OFPCR_ROLE_MASTER if role.is_master else ofproto.OFPCR_ROLE_SLAVE
@@ -32,6 +35,9 @@ class Roles:
         leadership.on_change.append(self._changed)
 
     def shook_hands(self, datapath: Any) -> None:
+        if sum(other.id == datapath.id for other in self._waiting) >= MOST_OF_A_SWITCH:
+            datapath.close()
+            return
         self._waiting[datapath] = None
         self._ask(datapath)
 

@@ -47,19 +47,22 @@ class Admission:
         self._contenders: Counter[str] = Counter()
         self._listed = listed(state.settings.datapath_ids)
 
-    def shook_hands(self, datapath: Any) -> None:
-        """A connection is ready and says whose it is."""
+    def allows(self, datapath: Any) -> bool:
+        """Whether a connection may speak for the switch that it says it is. One that may not is closed."""
         dpid = dpid_hex(datapath.id)
         if datapath.peer is not None and datapath.peer.name != dpid:
             self._refuse(datapath, "other-certificate")
-            return
-        if self._listed:
-            if dpid not in self._listed:
-                self._refuse(datapath, "not-listed")
-                return
-            if self._listed[dpid] not in (None, datapath.address[0]):
-                self._refuse(datapath, "other-address")
-                return
+        elif self._listed and dpid not in self._listed:
+            self._refuse(datapath, "not-listed")
+        elif self._listed and self._listed[dpid] not in (None, datapath.address[0]):
+            self._refuse(datapath, "other-address")
+        else:
+            return True
+        return False
+
+    def shook_hands(self, datapath: Any) -> None:
+        """A connection that is allowed is ready, and this controller leads."""
+        dpid = dpid_hex(datapath.id)
         if dpid not in self._state.datapaths:
             self._admit(datapath)
         elif self._contenders[dpid] >= MAX_CONTENDERS:

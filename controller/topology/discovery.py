@@ -22,18 +22,13 @@ from speedwell.controller.policy.network.graph import Link
 from speedwell.controller.services import Services
 from speedwell.controller.switches import openflow
 from speedwell.controller.switches.entries import PORT_MAX, dpid_hex
-from speedwell.controller.switches.ovsdb import (
-    DatabaseNotProven,
-    DatabaseUnreachable,
-    limit_packet_ins,
-    read_capacities,
-)
 from speedwell.controller.switches.packet_ins import PacketIn, PacketIns
 from speedwell.controller.switches.roles import Roles
 from speedwell.controller.switches.transactions import asked, confirmed
 from speedwell.controller.topology import lldp, packet_in_limits, packet_in_meters
 from speedwell.controller.topology.absent_switches import AbsentSwitches
 from speedwell.controller.topology.admission import Admission, listed
+from speedwell.controller.topology.capacity_reader import CapacityReader
 from speedwell.controller.topology.declared_ports import DeclaredPorts
 from speedwell.controller.topology.events import (
     EventLinkChanged,
@@ -42,7 +37,6 @@ from speedwell.controller.topology.events import (
     EventSwitchForgotten,
 )
 from speedwell.controller.topology.hosts import Hosts
-from speedwell.controller.topology.port_capacities import PortCapacities
 from speedwell.controller.topology.probing import Probing
 from speedwell.controller.topology.state import NetworkState, PortInfo, PortKey, PortKind, SwitchInfo
 
@@ -86,7 +80,8 @@ class Discovery(Application):
         self._secret = secrets.token_bytes(32)
         self._probes: dict[PortKey, tuple[bytes, bytes]] = {}
         """The message that sends a port's probe up to the frame, and the frame up to its epoch."""
-        self._capacities = PortCapacities(settings.default_capacity_bps)
+        self._capacities = CapacityReader(self.state, self.loops.spawn, lambda link: self.send_event_to_observers(
+            EventLinkChanged(link, live=True)))
         self._listening: dict[str, tuple[Any, float]] = {}
         """The connections of switches that hand up probes, and since when."""
         self._admission = Admission(self.state, self.loops.spawn, self._switch_connected, self._switch_gone)
@@ -94,13 +89,12 @@ class Discovery(Application):
         self._absent_switches = AbsentSwitches(settings.switch_expiry_seconds, listed(settings.datapath_ids))
         self._host_ports = DeclaredPorts(settings.host_ports)
         self._being_checked: set[PortKey] = set()
-        self._capacities_due: dict[str, float] = {}
 
     def start(self) -> None:
         self._hosts = self.services.get(Hosts)
         super().start()
         self.loops.run("link probes", self._probe, every_seconds=TICK_SECONDS, patience_seconds=LOOP_PATIENCE_SECONDS)
-        self.loops.run("port capacities", self._look_for_capacities, every_seconds=CAPACITY_TICK_SECONDS,
+        self.loops.run("port capacities", self._look, every_seconds=CAPACITY_TICK_SECONDS,
                        patience_seconds=LOOP_PATIENCE_SECONDS)
 
     # --- switches ---
@@ -109,7 +103,8 @@ class Discovery(Application):
     def switch_state_changed(self, event: Any) -> None:
         datapath = event.datapath
         if event.state == MAIN_DISPATCHER:
-            self._roles.shook_hands(datapath)
+            if self._admission.allows(datapath):
+                self._roles.shook_hands(datapath)
         elif datapath.id is not None:
             self._roles.ended(datapath)
             self.state.confirmations.connection_ended(datapath)
@@ -133,7 +128,7 @@ class Discovery(Application):
                 self._set_port(dpid, port)
         self.loops.spawn(self._listen, datapath, dpid)
         self.loops.spawn(self._ask_name, datapath, dpid)
-        self._capacities_due[dpid] = time.monotonic()
+        self._capacities.due(dpid)
         self.send_event_to_observers(EventSwitchChanged(dpid, connected=True))
 
     def _listen(self, datapath: Any, dpid: str) -> None:
@@ -164,6 +159,10 @@ class Discovery(Application):
         if name and dpid in self.state.switches:
             self.state.set_switch_name(dpid, name)
 
+    def _look(self) -> None:
+        self._forget_switches()
+        self._capacities.look()
+
     def _forget_switches(self) -> None:
         """Those that have been away for too long, or are too many, are no longer waited for."""
         for dpid in self._absent_switches.given_up(time.monotonic()):
@@ -174,7 +173,6 @@ class Discovery(Application):
                 self._find_out(key)
             self.state.forget_switch(dpid)
             self._capacities.forget_switch(dpid)
-            self._capacities_due.pop(dpid, None)
             self.send_event_to_observers(EventSwitchForgotten(dpid))
 
     def _switch_gone(self, dpid: str) -> None:
@@ -200,7 +198,7 @@ class Discovery(Application):
             self._remove_port((dpid, message.desc.port_no))
         else:
             self._set_port(dpid, message.desc)
-            self._capacities_due[dpid] = time.monotonic() + CAPACITY_DELAY_SECONDS
+            self._capacities.due(dpid, CAPACITY_DELAY_SECONDS)
 
     def _set_port(self, dpid: str, description: Any) -> None:
         """Take in what OpenFlow says of a port: new, changed, up or down."""
@@ -315,6 +313,8 @@ class Discovery(Application):
             self._hosts.doubted(key)
         for key in heard.parted:
             self._tell_links(self.state.remove_link(key), live=False)
+        for key in heard.loose:
+            self._find_out(key)
         for a, b in heard.joined:
             self._join(a, b)
 
@@ -370,42 +370,3 @@ class Discovery(Application):
         for link in links:
             self.logger.info("link %s -> %s %s", *map(self.state.name_of, link), "is live" if live else "is gone")
             self.send_event_to_observers(EventLinkChanged(link, live))
-
-    # --- capacities ---
-
-    def _look_for_capacities(self) -> None:
-        self._forget_switches()
-        now = time.monotonic()
-        for dpid in [dpid for dpid, due in self._capacities_due.items() if due <= now]:
-            self._capacities_due[dpid] = now + self.state.settings.ovsdb_interval_seconds
-            self.loops.spawn(self._read_capacities, dpid)
-
-    def _refuse_database(self, info: SwitchInfo, why: str, problem: str) -> None:
-        if self.state.refusals.count("ovsdb", why, time.monotonic()):
-            self.logger.warning("the database of switch %s: %s", info.name, problem)
-
-    def _read_capacities(self, dpid: str) -> None:
-        info = self.state.switches.get(dpid)
-        if info is None or not info.connected:
-            self._capacities_due.pop(dpid, None)
-            return
-        try:
-            database, most = self.state.database(info), self.state.settings.packet_ins_per_switch
-            found = read_capacities(database, refuse=lambda problem: self._refuse_database(info, "bad-row", problem))
-            datapath = self.state.datapaths.get(dpid)
-            if datapath is not None and limit_packet_ins(database, datapath.target, most):
-                self.logger.info("switch %s hands up at most %d packets a second", info.name, most)
-        except DatabaseNotProven as error:
-            self._refuse_database(info, "certificate", str(error))
-            return
-        except DatabaseUnreachable as error:
-            self.logger.debug("switch %s: %s", info.name, error)
-            return
-        if dpid not in self.state.datapaths:
-            return
-        for key in [(dpid, port_no) for port_no in self._capacities.told(dpid, found)]:
-            port, capacity_bps = self.state.ports.get(key), self._capacities.of(key)
-            if port is not None and port.capacity_bps != capacity_bps:
-                self.state.set_port(dpid, replace(port, capacity_bps=capacity_bps))
-                if key in self.state.links:
-                    self.send_event_to_observers(EventLinkChanged((dpid, self.state.links[key][0]), live=True))

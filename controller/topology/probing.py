@@ -59,6 +59,8 @@ class ProbeOutcome:
     joined: list[tuple[PortKey, PortKey]] = field(default_factory=list)
     parted: list[PortKey] = field(default_factory=list)
     """Ports, one per link, whose link is no more because their probes arrive elsewhere now."""
+    loose: list[PortKey] = field(default_factory=list)
+    """Ports that had a part in such a link and lead nowhere known any more."""
     refused: Literal["replayed", "host", "former-host"] | None = None
     """Why the probe changed nothing: its epoch was received before or is long gone, or a host is, or was, at one
     end."""
@@ -212,11 +214,14 @@ class Probing:
         if receiver.heard is not None and self._ports[receiver.heard].unanswered == 0:
             # Two speak into one port, through a hub perhaps: the first one stays.
             return heard
+        left = [key for gone in (source, receiver.heard) if gone is not None
+                for key in (gone, self._ports[gone].far_end) if key not in (None, source, destination)]
         for gone in (source, receiver.heard):
             if gone is not None:
                 if self.joined_to(gone) is not None:
                     heard.parted.append(gone)
                 self._unhear(gone)
+        heard.loose = [key for key in left if self._ports[key].far_end is None and self._ports[key].heard is None]
         sender.far_end, receiver.heard = destination, source
         for key in (source, destination):
             self._undetermined.discard(key)

@@ -19,7 +19,7 @@ from speedwell.controller.errors import ControllerError
 from speedwell.controller.leadership import Leadership, Role, Standing
 from speedwell.controller.loops import Loops
 from speedwell.controller.settings import InvalidSettings, load_settings
-from speedwell.controller.switches.roles import Roles
+from speedwell.controller.switches.roles import MOST_OF_A_SWITCH, Roles
 from speedwell.controller.tenure import PATIENCE_SECONDS, Tenure
 from speedwell.fs import logs
 
@@ -161,6 +161,19 @@ def test_a_switch_that_left_or_cannot_be_asked_is_not_led() -> None:
     leadership.told(Standing(OTHER, 8, clock.now + 1))
     eventlet.sleep(0)
     assert led == [] and stuck.is_closed and not gone.sent
+
+
+def test_a_standby_keeps_few_connections_that_say_they_are_one_switch_and_none_that_ended() -> None:
+    leadership = Leadership(is_alone=False, clock=Clock())
+    roles = Roles(leadership, Loops(), lambda datapath: None)
+    several = [Connection() for _ in range(10_000)]
+    for connection in several:
+        roles.shook_hands(connection)
+    kept = [connection for connection in several if not connection.is_closed]
+    assert len(kept) == MOST_OF_A_SWITCH
+    for connection in several:
+        roles.ended(connection)
+    assert not roles._waiting
 
 
 def test_a_switch_that_fails_waits_or_leaves_meanwhile_keeps_no_other_from_being_led() -> None:

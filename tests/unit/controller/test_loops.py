@@ -159,10 +159,10 @@ def test_links_and_capacities_are_found_though_a_round_failed(monkeypatch: pytes
         world.app.probing.tick = Once(world.app.probing.tick)
         eventlet.sleep(1)
         asked: list[str] = []
-        monkeypatch.setattr("speedwell.controller.topology.discovery.read_capacities",
+        monkeypatch.setattr("speedwell.controller.topology.capacity_reader.read_capacities",
                             lambda database, refuse: asked.append(database.dpid) or {1: 5e6})
-        monkeypatch.setattr("speedwell.controller.topology.discovery.limit_packet_ins", lambda *arguments: False)
-        world.app._capacities_due = FailsOnce(world.app._capacities_due)
+        monkeypatch.setattr("speedwell.controller.topology.capacity_reader.limit_packet_ins", lambda *_: False)
+        world.app._capacities._due = FailsOnce(world.app._capacities._due)
         for number in range(1, 5):
             world.connect(number)
         eventlet.sleep(10)

@@ -24,6 +24,7 @@ from speedwell.controller.switches.layout import Table
 from speedwell.controller.switches.ovsdb import DatabaseUnreachable
 from speedwell.controller.switches.packet_ins import PacketIn, PacketIns
 from speedwell.controller.switches.transactions import Confirmations
+from speedwell.controller.topology import capacity_reader
 from speedwell.controller.topology import discovery as discovery_module
 from speedwell.controller.topology.absent_switches import MAX_ABSENT
 from speedwell.controller.topology.admission import MAX_CONTENDERS
@@ -100,7 +101,8 @@ class World:
                  message_cost_seconds: float = 0.0, absent: Collection[int] = (),
                  settings: Settings | None = None) -> None:
         monkeypatch.setattr(discovery_module, "time", SimpleNamespace(monotonic=hub.read))
-        monkeypatch.setattr(discovery_module, "read_capacities", refuse)
+        monkeypatch.setattr(capacity_reader, "time", discovery_module.time)
+        monkeypatch.setattr(capacity_reader, "read_capacities", refuse)
         self.hub = hub
         self.message_cost_seconds = message_cost_seconds
         self.read_pause_seconds = 0.001
@@ -341,6 +343,27 @@ def test_a_cable_that_is_plugged_elsewhere_moves_its_link(patch: Any) -> None:
     run_simulated(scenario)
 
 
+def test_a_port_that_a_cable_left_without_a_word_leads_to_hosts_soon(patch: Any) -> None:
+    """As where a media converter keeps the link up: the far end of the cable is in another switch now."""
+    def scenario(hub: SimulatedHub) -> None:
+        world = World(hub, patch, switches=4, ports=2)
+        stays, left, free = (dpid_hex(1), 1), (dpid_hex(2), 2), (dpid_hex(3), 1)
+        del world.wires[world.wires.pop(free)]
+        eventlet.sleep(5)
+        assert world.state.links == world.wires and world.wires[stays] == left
+        del world.wires[left]
+        world.wires.update({stays: free, free: stays})
+        eventlet.sleep(30)
+        assert world.state.links == world.wires
+        assert world.state.ports[left].kind is PortKind.EDGE
+        other = dpid_hex(4), 2
+        world.wires.update({left: other, other: left})
+        eventlet.sleep(30)
+        assert world.state.links == world.wires, "it is probed on"
+
+    run_simulated(scenario)
+
+
 def connect_again(world: World, number: int, peer: Peer | None = None) -> FakeDatapath:
     """Another connection says that it is switch `number`; `peer` is whose certificate it showed."""
     new = FakeDatapath(world, number, 2)
@@ -459,7 +482,7 @@ def test_ten_thousand_switches_that_come_and_go_leave_nothing_behind(patch: Any)
         assert set(world.state.switches) == {dpid_hex(1), dpid_hex(2)}
         assert len(world.forgotten) == 10_000
         assert len(world.state.links) == 4 and len(world.state.ports) == 4
-        for held in (world.app._capacities_due, world.app._listening, world.app._probes, world.app.probing._ports):
+        for held in (world.app._capacities._due, world.app._listening, world.app._probes, world.app.probing._ports):
             assert len(held) <= 4
 
     run_simulated(scenario)
@@ -490,8 +513,8 @@ def test_a_capacity_that_the_database_tells_no_more_is_the_ports_own_again(patch
     def scenario(hub: SimulatedHub) -> None:
         world = World(hub, patch, switches=2, ports=4)
         found: dict[int, float] = {1: 5e6, 2: 7e6}
-        patch.setattr(discovery_module, "read_capacities", lambda *_, **__: dict(found))
-        patch.setattr(discovery_module, "limit_packet_ins", lambda *_: False)
+        patch.setattr(capacity_reader, "read_capacities", lambda *_, **__: dict(found))
+        patch.setattr(capacity_reader, "limit_packet_ins", lambda *_: False)
         interval_seconds = world.state.settings.ovsdb_interval_seconds
 
         def capacities() -> list[float]:
