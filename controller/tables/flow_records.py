@@ -312,11 +312,15 @@ class FlowRecords:
         missing = []
         for record in self:
             if record.placement is not None and record.placement.dpid == dpid:
-                present = there.pop(record.placement.entry.key, None)
                 self.redirect(record)
-                if present != record.placement.entry:
+                if there.get(record.placement.entry.key) != record.placement.entry:
                     missing.append(record.placement.entry)
-        return missing, [key for key, entry in there.items() if not self._leads_home(dpid, entry)]
+        return missing, self.astray(dpid, there.values())
+
+    def astray(self, dpid: str, found: Iterable[FlowEntry]) -> list[FlowKey]:
+        """Keys of entries of flows that nobody here knows and that do not lead to their destination."""
+        known = {record.placement.entry.key for record in self.at(dpid) if record.placement}
+        return [entry.key for entry in found if entry.key not in known and not self._leads_home(dpid, entry)]
 
     def _leads_home(self, dpid: str, entry: FlowEntry) -> bool:
         host = self._state.hosts.get(dict(entry.match).get("ipv4_dst", ""))

@@ -146,9 +146,10 @@ class InstalledTables:
         self._meters.found(dpid, found)
         self._was_read(dpid, found)
 
-    def audit(self, dpid: str) -> bool | None:
-        """Read a switch whose tables are known once more. Returns whether it holds something else than what was sent
-        to it; None if that could not be told, because it did not answer or a change was under way."""
+    def audit(self, dpid: str) -> tuple[bool, ReadBack] | None:
+        """Read a switch whose tables are known once more. Returns whether its planned part is another than what was
+        sent to it, and what it holds; None if that could not be told, because it did not answer or a change was under
+        way."""
         datapath, before = self._state.datapaths.get(dpid), self._sent.get(dpid)
         if datapath is None or dpid not in self.tables:
             return None
@@ -164,14 +165,13 @@ class InstalledTables:
         packet_in_meters.found(self._state, dpid, found.packet_meters)
         self._meters.found(dpid, found)
         if dpid not in self.tables:
-            return False
+            return False, found
         if found.tables == self.tables[dpid]:
             self._retries.reset(dpid)
-            return False
+            return False, found
         log.warning("the tables of %s are not as planned; they are put right", self._state.name_of(dpid))
         self.tables[dpid] = found.tables
-        return True
-
+        return True, found
 
     def _leave_groups_of_others(self, dpid: str, found: ReadBack) -> None:
         """A group that entries of others use and that is not planned is theirs, whatever its number."""

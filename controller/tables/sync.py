@@ -372,6 +372,12 @@ class TableSync:
         if self.installed.unchecked.get(dpid) is found:      # not if the switch was read once more meanwhile
             self.installed.unchecked.pop(dpid, None)
 
+    def _remove_astray(self, dpid: str, found: ReadBack) -> None:
+        """An earlier controller's entry stays while packets use it; where its host has moved, that is for ever."""
+        astray, datapath = self._records.astray(dpid, found.explicit), self._state.datapaths.get(dpid)
+        if astray and datapath is not None:
+            self._send({datapath: [openflow.flow_delete(datapath, key) for key in astray]})
+
     # --- what switches hold ---
 
     def _was_read(self, dpid: str, found: ReadBack) -> None:
@@ -381,8 +387,8 @@ class TableSync:
             self._loops.spawn_after(RETURN_PATIENCE_SECONDS, self.plan_anew)
         used = ports_to_switches(found.tables)
         if used:
-            self._state.recovered_ports.update(
-                key for key, port in self._state.ports.items() if key[0] == dpid and port.up and key[1] not in used)
+            for key in [key for key in self._state.ports if key[0] == dpid and key[1] not in used]:
+                self._state.port_recovered(key)
         for port_no, mac, ip in known_hosts(found.tables):
             self._listener.host_found(HostLocation(ip, mac, dpid, port_no))
         self._compare_all(dpid)
@@ -399,8 +405,12 @@ class TableSync:
             return
         for dpid in sorted(self.installed):
             hub.sleep(AUDIT_INTERVAL_SECONDS / max(len(self.installed), 1))
-            is_other = None if self.is_busy else self.installed.audit(dpid)
-            if is_other or (is_other is not None and dpid in self._groups_to_recheck):
+            audited = None if self.is_busy else self.installed.audit(dpid)
+            if audited is None:
+                continue
+            is_other, found = audited
+            self._remove_astray(dpid, found)
+            if is_other or dpid in self._groups_to_recheck:
                 self._groups_to_recheck.discard(dpid)
                 self._compare_all(dpid)
         labels = self.installed.labels_in_use

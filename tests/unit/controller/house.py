@@ -40,7 +40,7 @@ from speedwell.controller.switches.entries import PORT_CONTROLLER, FlowEntry
 from speedwell.controller.switches.ovsdb import Database
 from speedwell.controller.switches.packet_ins import PacketIns
 from speedwell.controller.tables.forwarding import Forwarding
-from speedwell.controller.topology import arp, discovery
+from speedwell.controller.topology import arp, capacity_reader
 from speedwell.controller.topology.discovery import Discovery
 from speedwell.controller.topology.hosts import Hosts
 from speedwell.controller.topology.state import NetworkState, PortKey
@@ -50,6 +50,7 @@ from tests.unit.controller.house_switches import DELAY_SECONDS, Connection, Time
 from tests.unit.controller.simulated_time import SimulatedHub
 
 KEY = b"k" * 32
+READ_PORT = 7000
 CONNECT_SECONDS = 2.0
 """A switch that lost its controller has reached the next one after this."""
 
@@ -134,8 +135,8 @@ class House:
             if name.startswith("speedwell.controller.") and getattr(module, "time", None) is time:
                 patch.setattr(module, "time", clock)
         patch.setattr(flowserver, "Random", lambda: Random(seed))
-        patch.setattr(discovery, "read_capacities", self._capacities)
-        patch.setattr(discovery, "limit_packet_ins", lambda *arguments: False)
+        patch.setattr(capacity_reader, "read_capacities", self._capacities)
+        patch.setattr(capacity_reader, "limit_packet_ins", lambda *arguments: False)
         (directory / "key").write_bytes(KEY)
         self.settings = Settings(coflow_key_file=directory / "key", coflow_threshold_bytes=0.0,
                                  poll_interval_seconds=2.0, read_idle_timeout_seconds=10)
@@ -154,6 +155,8 @@ class House:
         self.reads: dict[str, Read] = {}
         self.moving: set[tuple[str, int, int]] = set()
         """Connections that carry something."""
+        self.orphans: set[tuple[str, int, int]] = set()
+        """Connections of reads that a controller placed which is gone: they end when they are through."""
         self.reported: dict[bytes, list[Flow]] = {}
         self._sequence = itertools.count(1)
         self._ports = itertools.count(2000)
@@ -309,6 +312,7 @@ class House:
         for dpid in list(self.connections):
             self.disconnect(dpid)
         self.reads.clear()
+        self.orphans |= {connection for connection in self.moving if connection[1] == READ_PORT}
 
     def restart_controller(self) -> None:
         self._end_life()
@@ -318,9 +322,9 @@ class House:
     def read(self, client: str, replicas: Iterable[str], parts: int) -> None:
         """A client asks for a read; a controller that cannot place it says so."""
         hosts, ports = self.network.hosts, [next(self._ports) for _ in range(parts)]
-        wanted = ReadRequest(hosts[client].ip, ports, [Replica(hosts[name].ip, 7000) for name in replicas],
+        wanted = ReadRequest(hosts[client].ip, ports, [Replica(hosts[name].ip, READ_PORT) for name in replicas],
                              50_000_000)
-        self.moving |= {(hosts[name].ip, 7000, port) for name in replicas for port in ports}
+        self.moving |= {(hosts[name].ip, READ_PORT, port) for name in replicas for port in ports}
         life = self.life
         try:
             read = life.flowserver.place(wanted)
@@ -331,7 +335,7 @@ class House:
 
     def end_read(self, read_id: str) -> None:
         read = self.reads.pop(read_id)
-        self.moving -= {(part.five_tuple.source, 7000, part.five_tuple.destination_port) for part in read.parts}
+        self.moving -= {(part.five_tuple.source, READ_PORT, part.five_tuple.destination_port) for part in read.parts}
         with suppress(ControllerError):     # it was over, or a switch is away: its entry goes by its timeout
             self.life.flowserver.end(read_id)
 

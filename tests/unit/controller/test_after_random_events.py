@@ -128,9 +128,11 @@ class Chaos:
         return "controller restarts"
 
     def make_well(self) -> None:
-        """Everything is where it was in the beginning; what is read and reported goes on."""
+        """Everything is where it was in the beginning; what is read and reported goes on, but for reads of earlier
+        controllers."""
         eventlet.sleep(10)
         house = self.house
+        house.moving -= house.orphans
         for a, b in house.fabric_links:
             house.set_link(a, b, True)
         moved = [place for place, host in house.places.items() if host != place]
