@@ -38,6 +38,7 @@ STOP_TIMEOUT_SECONDS = 90.0
 STATE_DIRECTORY = Path("/run/speedwell")
 STATE_FILE = STATE_DIRECTORY / "fabric.json"
 LOCK_FILE = STATE_DIRECTORY / "fabric.lock"
+LOG = "supervisor.log"
 
 
 # ------------------------------------------------------------ called by the command line
@@ -56,8 +57,9 @@ def up(settings: FabricSettings, progress: Callable[[str], None] = lambda messag
     _refuse_second()
     _clear_leftovers(progress)
     settings.directory.mkdir(parents=True, exist_ok=True)
-    log = settings.directory / "supervisor.log"
-    with log.open("wb") as errors:
+    log = settings.directory / LOG
+    log.unlink(missing_ok=True)
+    with log.open("ab") as errors:      # to append: it is rotated by being emptied
         child = subprocess.Popen([sys.executable, "-m", "speedwell.cluster.supervisor"],
                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
                                  start_new_session=True, cwd="/")
@@ -119,7 +121,7 @@ def _signal_supervisor(state: dict[str, Any], number: signal.Signals) -> None:
             signal.pidfd_send_signal(handle, number)
             if not select.select([handle], [], [], STOP_TIMEOUT_SECONDS)[0]:
                 raise StopFailed(f"the supervisor (pid {pid}) did not stop in {STOP_TIMEOUT_SECONDS:g} s; "
-                                 f"see {state['directory']}/supervisor.log")
+                                 f"see {state['directory']}/{LOG}")
         finally:
             os.close(handle)
 
@@ -198,7 +200,7 @@ def _supervise(cluster: FabricCluster) -> None:
             cluster.start(lambda text: _say({"progress": text}))
             _say({"ready": _write_state(cluster, cluster.description())})
             _detach()
-            logs.configure()
+            logs.configure(file=cluster.settings.directory / LOG)
             if cluster.settings.identity:
                 threading.Thread(target=keep_renewed, daemon=True,
                                  args=(cluster.settings.directory / identities.FOLDER, threading.Event())).start()
@@ -215,7 +217,7 @@ def _supervise(cluster: FabricCluster) -> None:
         _say({"error": problem})
     except Exception as error:
         traceback.print_exc()
-        log = cluster.settings.directory / "supervisor.log"
+        log = cluster.settings.directory / LOG
         _say({"error": f"unexpected {type(error).__name__}: {error}; see {log}"})
 
 
