@@ -215,14 +215,14 @@ class Probing:
             # Two speak into one port, through a hub perhaps: the first one stays.
             return heard
         left = [key for gone in (source, receiver.heard) if gone is not None
-                for key in (gone, self._ports[gone].far_end) if key not in (None, source, destination)]
+                for key in (gone, self._ports[gone].far_end) if key is not None]
         for gone in (source, receiver.heard):
             if gone is not None:
                 if self.joined_to(gone) is not None:
                     heard.parted.append(gone)
                 self._unhear(gone)
-        heard.loose = [key for key in left if self._ports[key].far_end is None and self._ports[key].heard is None]
         sender.far_end, receiver.heard = destination, source
+        heard.loose = [key for key in left if self._ports[key].far_end is None and self._ports[key].heard is None]
         for key in (source, destination):
             self._undetermined.discard(key)
             self._ports[key].is_edge = False
