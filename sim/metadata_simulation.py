@@ -244,5 +244,6 @@ def smallest_tables(system: Tree) -> Tables:
         for server in system.owned:
             way = ((server,), *system.places.above[server])
             stops[server] = way[way.index(node) - 1] if node in way else system.places.parents[node]
-        found |= dict.fromkeys(node, compressed(system.space, system.blocks, stops))
+        stretches = ((block.first, block.end, stops[block.server]) for block in system.blocks)
+        found |= dict.fromkeys(node, compressed(system.space, stretches))
     return found

@@ -126,23 +126,23 @@ def moves(before: Iterable[Block], after: Iterable[Block]) -> tuple[Move, ...]:
     return tuple(sorted(Move(*prefix, *ends) for ends, prefixes in changed.items() for prefix in joined(prefixes)))
 
 
-def compressed(space: Prefix, blocks: Sequence[Block], stops: Mapping[str, tuple[str, ...]]) -> Table:
-    """The fewest prefixes by which each address goes where the stops of its block's server are; those without stops
-    may go anywhere. `blocks` are in order and disjoint.
+def compressed(space: Prefix, stretches: Iterable[tuple[int, int, tuple[str, ...] | None]]) -> Table:
+    """The fewest prefixes by which each address goes where it should. `stretches` are (first, end, next stops), in
+    order and disjoint; what has no stops may go anywhere.
 
     Draves, King, Venkatachary, Zill: "Constructing optimal IP routing tables", INFOCOM 1999.
     """
     firsts: list[int] = []
     ends: list[int] = []
     leads: list[tuple[str, ...]] = []
-    for block in blocks:
-        if (to := stops.get(block.server)) is None:
+    for first, end, to in stretches:
+        if to is None or first == end:
             continue
-        if leads and leads[-1] == to and ends[-1] == block.first:
-            ends[-1] = block.end
+        if leads and leads[-1] == to and ends[-1] == first:
+            ends[-1] = end
         else:
-            firsts.append(block.first)
-            ends.append(block.end)
+            firsts.append(first)
+            ends.append(end)
             leads.append(to)
     table: dict[Prefix, tuple[str, ...]] = {}
     _emit(space, _choices(space, firsts, ends, leads, 0, len(leads)), None, table)

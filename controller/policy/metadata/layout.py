@@ -2,9 +2,9 @@
 
 A first layout gives each server one range, in the order of the topology, so that a rack and a pod have one range
 each; boundaries are the roundest numbers that leave the busiest server at most BUSIEST times the mean. What a server
-leaves behind goes straight to those with most room, near ones first. A server that joins takes what lies astray amid
-its rack's ranges, else half of what the fullest server of its rack has. Only the keys of servers that come, go or
-would be too busy ever move.
+leaves behind goes straight to those with most room, near ones first, and stays in its pod. A server that joins takes
+what lies astray amid its rack's ranges, else half of what the fullest server of its rack has. A pod or rack that has
+hardly any room left gives one large aligned block to where there is most: one entry for many.
 
 Two look-ups lead to a key. The edge switch of a client knows its own rack's blocks by server and all others by pod;
 the pod's aggregation switches know blocks by rack; the last edge switch delivers. Nothing is in the core.
@@ -19,7 +19,17 @@ from itertools import groupby
 from math import ceil
 
 from speedwell.controller.policy.errors import NoIdleServer, UnknownServer
-from speedwell.controller.policy.metadata.blocks import SPACE, Block, Node, Tables, compressed, prefixes_between, size
+from speedwell.controller.policy.metadata.blocks import (
+    SPACE,
+    Block,
+    Node,
+    Table,
+    Tables,
+    compressed,
+    prefixes_between,
+    size,
+)
+from speedwell.controller.policy.network.prefixes import ADDRESS_BITS
 
 UNITS = 1 << 18
 """Boundaries are multiples of this part of the key space: a /28 of the /10."""
@@ -38,6 +48,12 @@ _LITTLE = 0.4
 """Of the mean: a new server that has found less astray takes half of another's."""
 _SHED = 16
 """A server that is too busy gives away up to so many times what it has too much, if that makes a round boundary."""
+_POD_SPARE, _RACK_SPARE = 0.0075, 0.0
+"""Of the mean: a pod or rack whose servers have less room each gives a block away. Spread evenly they have 0.03."""
+_BLOCK, _BLOCKS = 0.5, 4
+"""Of the mean: no block is given away where less is wanted; and the most blocks of one place in one change."""
+_POD, _RACK = slice(1, 2), slice(0, 2)
+"""Of the nodes above a server."""
 
 Nodes = tuple[Node, ...]
 Range = tuple[int, int, str]
@@ -83,7 +99,7 @@ def lay_out(above: Mapping[str, Nodes], space: tuple[int, int] = SPACE) -> Layou
             ranges += [(*ends, server) for (server,), *ends in _divided(  # type: ignore[misc]
                 first, end, [(server,) for server in rack], _SERVER_PLAY, _most(len(servers), _AT_FIRST))]
     # the play of pods and racks adds up
-    return Layout(dict(above), _Draft(above, ranges).settled() if ranges else (), space)
+    return Layout(dict(above), _Draft(above, above, ranges).settled() if ranges else (), space)
 
 
 def join(layout: Layout, server: str, above: Nodes) -> Layout:
@@ -94,7 +110,7 @@ def join(layout: Layout, server: str, above: Nodes) -> Layout:
     _check_number(len(known))
     if not layout.ranges:
         return lay_out(known, layout.space)
-    draft = _Draft(known, layout.ranges)
+    draft = _Draft(known, known, layout.ranges)
     draft.fill(server)
     return Layout(known, draft.settled(), layout.space)
 
@@ -106,102 +122,185 @@ def leave(layout: Layout, server: str) -> Layout:
     if len(layout.above) == 1:
         raise NoIdleServer(f"{server} is the last metadata server: nobody could take its keys")
     known = {each: nodes for each, nodes in layout.above.items() if each != server}
-    draft = _Draft(known, [each for each in layout.ranges if each[2] != server])
-    for first, end, owner in layout.ranges:
-        if owner == server:
-            draft.hand_out(first, end, layout.above[server])
+    draft = _Draft(known, layout.above, layout.ranges)
     return Layout(known, draft.settled(), layout.space)
 
 
 def tables(layout: Layout, edges: Iterable[Nodes] = ()) -> Tables:
     """The entries of every switch that has any: the fewest prefixes that lead as the layout says. `edges` are the
     nodes above hosts that may ask; the racks of servers are among them anyway. Switches of a node share a table."""
+    base, unit = layout.space[0], size(layout.space) // UNITS
+    spans = [(base + first * unit, base + end * unit, server) for first, end, server in layout.ranges]
+
+    def table(stops: Mapping[str, Node]) -> Table:
+        return compressed(layout.space, ((first, end, stops.get(server)) for first, end, server in spans))
+
     found: Tables = {}
-    pods = {nodes[1] for nodes in layout.above.values() if len(nodes) > 1}
     for edge, *_ in {*edges, *layout.above.values()}:
         stops = {server: (server,) if nodes[0] == edge else nodes[1] for server, nodes in layout.above.items()}
-        found |= dict.fromkeys(edge, compressed(layout.space, layout.blocks, stops))
-    for pod in pods:
+        found |= dict.fromkeys(edge, table(stops))
+    for pod in {nodes[1] for nodes in layout.above.values() if len(nodes) > 1}:
         stops = {server: nodes[0] for server, nodes in layout.above.items() if nodes[1] == pod}
-        found |= dict.fromkeys(pod, compressed(layout.space, layout.blocks, stops))
+        found |= dict.fromkeys(pod, table(stops))
     return found
 
 
 class _Draft:
-    """A layout while it is changed."""
+    """A layout while it is changed. Of `above` those that are not among `servers` have to give everything away."""
 
-    def __init__(self, above: Mapping[str, Nodes], ranges: Iterable[Range]) -> None:
+    def __init__(self, servers: Collection[str], above: Mapping[str, Nodes], ranges: Iterable[Range]) -> None:
         self._above = above
-        self._ranges = list(ranges)
+        self._own: dict[str, set[Range]] = {server: set() for server in above}
+        self._beside: tuple[dict[int, str], dict[int, str]] = {}, {}
         self._loads = dict.fromkeys(above, 0)
-        for first, end, server in self._ranges:
-            self._loads[server] += end - first
-        self._most = _most(len(above))
-        self._crumb = int(_CRUMB * UNITS / len(above))
+        self._most = dict.fromkeys(above, 0) | dict.fromkeys(servers, _most(len(servers)))
+        self._mean = UNITS / len(servers)
+        for each in ranges:
+            self._put(*each)
 
     def fill(self, server: str) -> None:
         """Give a new server what others have amid its rack's keys, or its pod's, and if that is little, half of what
         the fullest one near it has."""
         above = self._above[server]
-        mean = UNITS / len(self._loads)
-        for nodes in (slice(1, 2), slice(0, 2)):
-            self._ranges.sort()
-            owners = [self._above[owner][nodes] for _, _, owner in self._ranges]
-            strays = [each for number, each in enumerate(self._ranges) if owners[number] != above[nodes]
+        for nodes in _POD, _RACK:
+            ranges = self._ranges()
+            owners = [self._above[owner][nodes] for _, _, owner in ranges]
+            strays = [each for number, each in enumerate(ranges) if owners[number] != above[nodes]
                       and above[nodes] in owners[max(number - 1, 0):number + 2]]
             for stray in sorted(strays, key=lambda each: each[0] - each[1]):
-                if self._loads[server] + stray[1] - stray[0] <= mean:
-                    self._replace(stray, [(*stray[:2], server)])
-        if self._loads[server] < _LITTLE * mean:
+                if self._loads[server] + stray[1] - stray[0] <= self._mean:
+                    self._take(*stray[:2])
+                    self._put(*stray[:2], server)
+        if self._loads[server] < _LITTLE * self._mean:
             fullest = max((each for each in self._loads if each != server),
-                          key=lambda each: (self._loads[each] * _nearness(self._above[each], above, ()), each))
+                          key=lambda each: (self._loads[each] * self._nearness(each, above, ()), each))
             half = (self._loads[fullest] - self._loads[server]) / 2
-            first, end, _ = largest = max((each for each in self._ranges if each[2] == fullest),
-                                          key=lambda each: each[1] - each[0])
+            first, end, _ = max(self._own[fullest], key=lambda each: (each[1] - each[0], each))
             cut = _roundest(max(first + 1, ceil(end - 1.2 * half)), max(first + 1, ceil(end - 0.8 * half)))
-            self._replace(largest, [(first, cut, fullest), (cut, end, server)])
-
-    def hand_out(self, first: int, end: int, above: Nodes) -> None:
-        """Give a range away that hung below these nodes."""
-        while first < end:
-            beside = {server for low, high, server in self._ranges if high == first or low == end}
-            racks = {self._above[server][0] for server in beside}
-            rooms = {server: min(self._most - load, end - first) for server, load in self._loads.items()}
-            least = min(self._crumb, end - first, max(rooms.values()))
-            worth = {server: room * (1.0 if server in beside else _nearness(self._above[server], above, racks))
-                     for server, room in rooms.items() if room >= least}
-            taker = max(worth, key=lambda server: (worth[server], server))
-            room = max(rooms[taker], 1)
-            cut = end if room >= end - first else _roundest(first + max(room // 2, 1), first + room)
-            self._replace(None, [(first, cut, taker)])
-            first = cut
+            self._take(cut, end)
+            self._put(cut, end, server)
 
     def settled(self) -> tuple[Range, ...]:
-        """The ranges, when no server is too busy any more."""
-        for server in [each for each, load in self._loads.items() if load > self._most]:
-            while (excess := self._loads[server] - self._most) > 0:
-                own = [each for each in self._ranges if each[2] == server]
-                given = min(own, key=lambda each: (each[1] - each[0] < excess, each[1] - each[0]))
-                first, end, _ = given
-                cut = max(first, _roundest(end - _SHED * excess, end - excess))
-                self._replace(given, [(first, cut, server)] if cut > first else [])
-                self.hand_out(cut, end, self._above[server])
+        """The ranges, when no server has more than it may."""
+        for nodes in _POD, _RACK:
+            self._relieve(nodes)
+        for server in [each for each, load in self._loads.items() if load > self._most[each]]:
+            while (excess := self._loads[server] - self._most[server]) > 0:
+                first, end, _ = min(self._own[server],
+                                    key=lambda each: (each[1] - each[0] < excess, each[1] - each[0], each))
+                cut = first
+                if self._most[server]:
+                    cut = max(first, _roundest(end - _SHED * excess, end - excess))
+                self._take(cut, end)
+                self._hand_out(cut, end, self._above[server], _POD)
         return tuple((run[0][0], run[-1][1], server) for server, group in groupby(
-            sorted(self._ranges), key=lambda each: each[2]) if (run := list(group)))
+            self._ranges(), key=lambda each: each[2]) if (run := list(group)))
 
-    def _replace(self, former: Range | None, ranges: Sequence[Range]) -> None:
-        if former is not None:
-            self._ranges.remove(former)
-            self._loads[former[2]] -= former[1] - former[0]
-        self._ranges += ranges
-        for first, end, server in ranges:
-            self._loads[server] += end - first
+    def _relieve(self, nodes: slice) -> None:
+        """Where a pod has hardly any room left, or a rack none, give one large block to where in the whole, or in the
+        pod, there is most: many small pieces would cost many entries."""
+        members: dict[Nodes, list[str]] = {}
+        for server, above in self._above.items():
+            members.setdefault(above[nodes], []).append(server)
+        least = (_POD_SPARE if nodes == _POD else _RACK_SPARE) * self._mean
+        rooms = {place: self._room(servers) for place, servers in members.items()}
+        for place in sorted(members):
+            for _ in range(_BLOCKS):
+                if rooms[place] >= least:
+                    break
+                other = max((each for each in rooms if nodes == _POD or each[1:] == place[1:]),
+                            key=lambda each: (rooms[each], each))
+                here, there = len(members[place]), len(members[other])
+                wanted = (rooms[other] - rooms[place]) * here * there / (here + there)
+                if wanted < _BLOCK * self._mean or not (block := self._best_block(nodes, place, other, wanted)):
+                    break
+                self._take(*block)
+                near = max(members[other], key=lambda each: (self._most[each] - self._loads[each], each))
+                self._hand_out(*block, self._above[near], nodes)
+                rooms |= {each: self._room(members[each]) for each in (place, other)}
+
+    def _room(self, servers: Collection[str]) -> float:
+        """How much more each of these may have, in the mean."""
+        return sum(self._most[each] - self._loads[each] for each in servers) / len(servers)
+
+    def _best_block(self, nodes: slice, place: Nodes, other: Nodes, wanted: float) -> tuple[int, int] | None:
+        """The aligned block of about so many units that costs fewest entries if it goes from one place to another;
+        if it is small, one that has to go anyway."""
+        owners: list[tuple[int, int, Nodes | None]] = []
+        for first, end, server in self._ranges():
+            above = self._above[server]
+            to = above[nodes] if nodes == _POD or above[_POD] == place[1:] else None
+            if owners and owners[-1][2] == to:
+                owners[-1] = owners[-1][0], end, to
+            else:
+                owners.append((first, end, to))
+        must = [each for each in self._ranges() if self._above[each[2]][nodes] == place
+                and self._loads[each[2]] > self._most[each[2]] and wanted < 2 * self._mean]
+        for spans in must, [each for each in owners if each[2] == place]:
+            for bits in range(int(wanted * 1.25).bit_length() - 1, int(wanted / 4).bit_length(), -1):
+                unit = 1 << bits
+                found = {(at, at + unit) for first, end, _ in spans
+                         for at in (-(-first // unit) * unit, end // unit * unit - unit) if first <= at <= end - unit}
+                if found:
+                    return min(found, key=lambda each: (_entries(owners, *each, other), each))
+        return None
+
+    def _hand_out(self, first: int, end: int, above: Nodes, nodes: slice) -> None:
+        """Give a range away, to servers of the place that it has below these nodes while they have room."""
+        near = [each for each in self._loads if self._above[each][nodes] == above[nodes]]
+        while first < end:
+            beside = {server for at, ends in zip((end, first), self._beside, strict=True)
+                      if (server := ends.get(at)) is not None}
+            racks = {self._above[server][0] for server in beside}
+            rooms: dict[str, int] = {}
+            for servers in near, self._loads:
+                rooms = rooms or {each: min(room, end - first) for each in servers
+                                  if (room := self._most[each] - self._loads[each]) > 0}
+            least = min(_CRUMB * self._mean, max(rooms.values()))
+            worth = {server: room * (1.0 if server in beside else self._nearness(server, above, racks))
+                     for server, room in rooms.items() if room >= least}
+            taker = max(worth, key=lambda server: (worth[server], server))
+            room = rooms[taker]
+            cut = end if room >= end - first else _roundest(first + max(room // 2, 1), first + room)
+            self._put(first, cut, taker)
+            first = cut
+
+    def _nearness(self, server: str, other: Nodes, racks: Collection[Node]) -> float:
+        above = self._above[server]
+        if above[0] == other[0] or above[0] in racks:
+            return _IN_RACK
+        return _IN_POD if above[_POD] == other[_POD] else _ELSEWHERE
+
+    def _ranges(self) -> list[Range]:
+        return sorted(each for own in self._own.values() for each in own)
+
+    def _put(self, first: int, end: int, server: str) -> None:
+        self._own[server].add((first, end, server))
+        self._beside[0][first] = self._beside[1][end] = server
+        self._loads[server] += end - first
+
+    def _take(self, first: int, end: int) -> None:
+        """Take these units from whoever has them."""
+        for each in [each for own in self._own.values() for each in own if each[0] < end and each[1] > first]:
+            server = each[2]
+            self._own[server].remove(each)
+            del self._beside[0][each[0]], self._beside[1][each[1]]
+            self._loads[server] -= each[1] - each[0]
+            for rest in (each[0], first), (end, each[1]):
+                if rest[0] < rest[1]:
+                    self._put(*rest, server)
 
 
-def _nearness(above: Nodes, other: Nodes, racks: Collection[Node]) -> float:
-    if above[0] == other[0] or above[0] in racks:
-        return _IN_RACK
-    return _IN_POD if above[1:2] == other[1:2] else _ELSEWHERE
+def _entries(owners: Iterable[tuple[int, int, Nodes | None]], low: int, high: int, other: Nodes) -> int:
+    """How many entries lead to these owners once the units from `low` to before `high` go to another one."""
+    changed: list[tuple[int, int, Nodes | None]] = []
+    for first, end, to in owners:
+        if first < high and end > low:
+            inner = max(first, low), min(end, high)
+            changed += (first, inner[0], to), (*inner, other), (inner[1], end, to)
+        else:
+            changed.append((first, end, to))
+    return len(compressed((0, ADDRESS_BITS - UNITS.bit_length() + 1), changed))      # type: ignore[arg-type]
 
 
 def _most(servers: int, share: float = BUSIEST) -> int:
