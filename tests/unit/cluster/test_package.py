@@ -1,6 +1,7 @@
 """What the package is built of."""
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,8 @@ from speedwell.fs.command_line import explain
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+FIRST_RELEASE = "0.1.0"
+"""As long as CHANGELOG.md has none."""
 
 
 def test_a_build_holds_the_modules_of_all_protocols(tmp_path: Path) -> None:
@@ -92,8 +95,44 @@ def test_a_module_that_nobody_brings_is_unexpected() -> None:
     assert "unexpected ModuleNotFoundError" in explain(ModuleNotFoundError("No module named 'x'", name="nobodys"))
 
 
-def test_the_citation_names_this_version_and_the_five_papers() -> None:
+def versions(root: Path) -> list[str]:
+    """What each place says: the package's, the citation's, and the newest that the changelog knows or announces."""
+    released = re.findall(r"^## (\d+\.\d+\.\d+) \([\d-]{10}\)$", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
+    cited = yaml.safe_load((root / "CITATION.cff").read_text())["version"]
+    return [project, cited, *(released[:1] or [FIRST_RELEASE])]
+
+
+def test_package_citation_and_changelog_name_one_version() -> None:
+    assert len(set(versions(ROOT))) == 1, versions(ROOT)
+
+
+def test_one_command_makes_a_release_that_agrees_everywhere_and_none_twice(tmp_path: Path) -> None:
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+
+    (tmp_path / "scripts").mkdir()
+    for name in ("pyproject.toml", "CITATION.cff", "CHANGELOG.md", "scripts/release"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    for command in (["init", "--quiet"], ["config", "user.name", "a"], ["config", "user.email", "a@b"], ["add", "."],
+                    ["commit", "--quiet", "--message", "a"]):
+        assert run("git", *command).returncode == 0
+    changes = (tmp_path / "CHANGELOG.md").read_text()
+    assert run("scripts/release", "7.8.9").returncode == 0
+    assert set(versions(tmp_path)) == {"7.8.9"}
+    assert run("git", "describe").stdout == "v7.8.9\n"
+    assert run("git", "cat-file", "-t", "v7.8.9").stdout == "tag\n"
+    told = (tmp_path / "CHANGELOG.md").read_text()
+    assert told.index("## Unreleased") < told.index("## 7.8.9") < told.index("### Changed")
+    assert len(told.splitlines()) == len(changes.splitlines()) + 2
+    for wrong in ("7.8.9", "7.8.8", "8", "7.8.09", "v9.0.0"):
+        refused = run("scripts/release", wrong)
+        assert refused.returncode == 1 and refused.stderr.startswith("release: "), refused
+    assert run("git", "tag").stdout == "v7.8.9\n"
+    assert run("git", "status", "--porcelain").stdout == ""
+
+
+def test_the_citation_names_the_five_papers() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert citation["version"] == PROJECT["version"]
     assert len(citation["references"]) == 5
     assert all(paper["title"] and paper["authors"] and paper["year"] for paper in citation["references"])
