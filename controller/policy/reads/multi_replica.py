@@ -15,9 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from speedwell.controller.policy.errors import NoPath
-from speedwell.controller.policy.network.maxmin import RELATIVE_TOLERANCE
 from speedwell.controller.policy.reads.mayflower import Mayflower
 from speedwell.controller.policy.reads.selection_request import Selection, SelectionRequest
+
+WORTH = 0.001
+"""The least gain of a further part, of what those before it get together. Shares are estimates: for the few hundred
+bit/s that cross an idle link, half of a read was left to a server whose own link is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ def select_parts(
             if candidate is None or math.isinf(candidate.estimated_bps):
                 break
             trial.add(candidate.path, request.size_bits, now)
-            if sum(trial.shares_bps()) <= sum(shares) * (1 + RELATIVE_TOLERANCE):
+            if sum(trial.shares_bps()) < sum(shares) * (1 + WORTH):
                 break
             shares = trial.shares_bps()
             chosen.append(candidate)

@@ -88,3 +88,15 @@ def state(selector: Selector, network: Network) -> object:
     flows = [(flow.flow_id, flow.bandwidth_bps, flow.remaining_bits, flow.settled_at, flow.frozen, flow.frozen_until)
              for flow in selector.flows()]
     return flows, [selector.background_bps(link) for link in sorted(network.links)]
+
+
+def test_a_read_is_not_divided_for_the_few_bits_that_an_idle_link_carries() -> None:
+    network = network_with("leaf0 leaf1 spine", "near far other c",
+                           "near-leaf0 other-leaf0 c-leaf0 far-leaf1 leaf0-spine leaf1-spine", 40e6)
+    selector = Selector(network, "mayflower", "mayflower", Random(1))
+    for link, rate_bps in {("near", "leaf0"): 39e6, ("leaf0", "other"): 39e6, ("leaf1", "spine"): 304.0}.items():
+        selector.link_measured(link, rate_bps, 0.0)
+
+    (part,) = selector.select_parts(SelectionRequest("c", (Replica("near"), Replica("far")), BITS), 0.5, 2)
+
+    assert part.selection.replica.host == "far"
