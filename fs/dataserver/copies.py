@@ -17,6 +17,7 @@ from speedwell.fs.dataserver.append_writer import AppendWriter
 from speedwell.fs.dataserver.disk import disk_error
 from speedwell.fs.dataserver.door import Door, OwnTokens
 from speedwell.fs.dataserver.pace import Pace
+from speedwell.fs.dataserver.primary import copy_of
 from speedwell.fs.dataserver.store import FileStore, check_file_id
 from speedwell.fs.dataserver.stored_file import StoredFile
 from speedwell.fs.errors import SpeedwellError, StorageFailed
@@ -136,28 +137,55 @@ class Copies:
         check_file_id(copy.file_id)
         if self._joined_since(copy):
             return  # the order was on its way while the copy before it joined
-        primary = copy.replicas[0]
         self._store.begin_anew(copy.file_id, copy.inode)
+        for _ in range(MAX_ROUNDS):
+            failure: SpeedwellError | EOFError | None = None
+            try:
+                if self._joins(copy):
+                    return
+            except (SpeedwellError, EOFError) as error:
+                failure = error
+            newest = self._context.metadata.lookup_inode(copy.inode)
+            if newest.file_id == copy.file_id:
+                if failure is not None:
+                    raise failure
+                continue
+            self._store.delete(copy.file_id)
+            if any(replica.dataserver_id == self._own.dataserver_id for replica in newest.replicas):
+                return
+            copy = copy_of(newest, copy)    # a version was made meanwhile
+            self._store.begin_anew(copy.file_id, copy.inode)
+        raise StorageFailed("the file changes faster than it can be copied")
+
+    def _joins(self, copy: Copy) -> bool:
+        """Copy what is missing and ask to join; whether that was done. Not if too much has been appended since."""
+        primary = copy.replicas[0]
         known = self._ask(primary, copy, history=HistoryOperation(file_id=copy.file_id))
+        if known.status not in (OK, NOT_FOUND):
+            raise StorageFailed(f"dataserver {primary.dataserver_id}: {known.message}")
         with self._store.opened_for_append(copy.file_id, copy.inode, known.path, copy.chunk_size,
                                            known.file_size) as file:
             file.ordering.pinned = True
-            self._pace.wait(LEAST_BYTES)
-            for _ in range(MAX_ROUNDS):
-                if known.status not in (OK, NOT_FOUND):
-                    raise StorageFailed(f"dataserver {primary.dataserver_id}: {known.message}")
-                self._pull(copy, file, known.file_size)
-                self._note(copy, file, known)
-                reply = self._ask(primary, copy, join=JoinOperation(
-                    copy=copy, candidate=self._own, length=file.length,
-                    digest=file.digest(0, file.length // BLOCK_BYTES, file.committed)))
-                if reply.status == OK:
-                    file.ordering.log(file.length).raise_epoch(reply.epoch)
-                    return
-                if reply.status != OUT_OF_DATE:
-                    raise StorageFailed(f"dataserver {primary.dataserver_id}: {reply.message}")
-                known = self._ask(primary, copy, history=HistoryOperation(file_id=copy.file_id))
-        raise StorageFailed("the file grows faster than it can be copied")
+            if not file.length:
+                self._pace.wait(LEAST_BYTES)
+            self._pull(copy, file, known.file_size)
+            self._note(copy, file, known)
+            reply = self._ask(primary, copy, join=JoinOperation(
+                copy=copy, candidate=self._own, length=file.length, follow=True,
+                digest=file.digest(0, file.length // BLOCK_BYTES, file.committed)))
+            if reply.status == OUT_OF_DATE:
+                return False
+            if reply.status != OK:
+                raise StorageFailed(f"dataserver {primary.dataserver_id}: {reply.message}")
+            if not reply.HasField("attributes"):
+                file.ordering.log(file.length).raise_epoch(reply.epoch)
+                return True
+        self._store.delete(copy.file_id)
+        with self._store.opened_for_append(reply.attributes.file_id, copy.inode, known.path,
+                                           reply.attributes.chunk_size) as file:
+            file.ordering.pinned = True
+            file.ordering.log(file.length).raise_epoch(reply.epoch)
+        return True
 
     def _joined_since(self, copy: Copy) -> bool:
         try:

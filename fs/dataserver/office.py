@@ -72,7 +72,7 @@ class Office:
         many replicas.
         """
         self.require_lease(file)
-        if file.ordering.replaced:
+        if file.ordering.successor is not None:
             raise Refused(STALE, "a new version was made from this one", file.length)
         replicas = self.replica_set(file, epoch, others, leaving)
         if 1 + len(replicas.others) < min_replicas:
@@ -103,7 +103,7 @@ class Office:
             attributes = self.authority.link.publish(
                 base.inode, base.file_id, base.length, version.file_id, version.length, replicas.epoch,
                 session=session, generation=generation, hole_bytes=hole_bytes(version.runs, version.length))
-            base.ordering.replaced = True
+            base.ordering.successor = attributes
             return attributes
         except OSError as error:
             raise disk_error(error, f"cannot replace {base.file_id}") from None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from speedwell.fs.channel import Channel
 from speedwell.fs.dataserver.append_log import AppendLog, Write
-from speedwell.fs.proto.speedwell_pb2 import Replica
+from speedwell.fs.proto.speedwell_pb2 import Attributes, Replica
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Ordering:
         self.level_epoch = 0        # all replicas of that epoch held all bytes when last looked at
         self.under_way: tuple[int, Channel] | None = None   # epoch and sender of the append that has the turn
         self.confirmed = (0, 0)     # term of the lease and epoch in which this server was found to be the primary
-        self.replaced = False       # a version made from the file was published
+        self.successor: Attributes | None = None    # of the version made from the file that was published
         self.pinned = False         # kept though empty: the epoch must not be forgotten
         self._place = place
         self._write = write

@@ -36,6 +36,8 @@ from speedwell.fs.proto.speedwell_pb2 import (
     OUT_OF_DATE,
     UNKNOWN,
     AppendOperation,
+    Attributes,
+    Copy,
     DataReply,
     JoinOperation,
     LengthOperation,
@@ -49,6 +51,16 @@ LEVEL_BYTES = 256 << 20
 
 PUSHED_BYTES = 32 << 20
 """What a dataserver that joins may lack; appends wait while it gets it."""
+
+MOST_VERSIONS = 20
+"""That are followed for a dataserver that joins."""
+
+
+def copy_of(attributes: Attributes, former: Copy) -> Copy:
+    """The order to copy the content of `attributes` in place of that of `former`, an earlier one of the file."""
+    return Copy(file_id=attributes.file_id, inode=former.inode, chunk_size=attributes.chunk_size,
+                epoch=attributes.epoch, replicas=attributes.replicas, replaces=former.replaces)
+
 
 class Primary:
     """Orders the appends of the files whose primary this dataserver is. Thread-safe."""
@@ -86,31 +98,45 @@ class Primary:
 
     def join(self, channel: Channel, operation: JoinOperation) -> DataReply:
         """Bring a dataserver that copied the file up to date, and have it join the set while nothing is appended.
+        Versions that are made meanwhile are followed: nobody else waits for the turn of one that has just been
+        published.
 
         Raises Refused, NoSuchFile, StaleEpoch, StorageFailed.
         """
+        followed: Attributes | None = None
+        for _ in range(MOST_VERSIONS):
+            copy = operation.copy
+            with self._store.opened_for_append(copy.file_id, copy.inode, b"", copy.chunk_size,
+                                               operation.length) as file, \
+                    turn(file, copy.epoch, channel, TURN_SECONDS):
+                successor = file.ordering.successor
+                if successor is None or not operation.follow:
+                    return self._join(file, operation, followed)
+            followed = successor
+            operation = JoinOperation(copy=copy_of(successor, copy), candidate=operation.candidate, follow=True)
+        raise Refused(BUSY, f"{MOST_VERSIONS} versions were made while a dataserver waited to join", 0)
+
+    def _join(self, file: StoredFile, operation: JoinOperation, followed: Attributes | None) -> DataReply:
+        """Who calls has the file's turn."""
         copy, own = operation.copy, self.office.authority.dataserver_id
-        with self._store.opened_for_append(copy.file_id, copy.inode, b"", copy.chunk_size,
-                                           operation.length) as file, \
-                turn(file, copy.epoch, channel, TURN_SECONDS):
-            replicas = self.office.take_charge(file, copy.epoch, copy.replicas[1:], leaving=copy.replaces)
-            file.ordering.pinned = True
-            peer = Peer(operation.candidate, True, operation.length)
-            if not operation.length <= file.length <= operation.length + PUSHED_BYTES:
-                raise Refused(OUT_OF_DATE, f"the file has {file.length} bytes", file.length)
-            if operation.digest != file.digest(0, operation.length // BLOCK_BYTES, file.committed):
-                raise Refused(IO_ERROR, "the copy's sums differ from those of the primary", file.length)
-            replicas = self.level(file, replicas, leaving=copy.replaces)
-            if not self._peers.push(peer, file, replicas.epoch):
-                raise Refused(OUT_OF_DATE, "the last bytes could not be passed on", file.length)
-            if self.office.authority.policy.value != "never" \
-                    and self._peers.force([peer.replica], file, replicas.epoch):
-                raise Refused(IO_ERROR, f"dataserver {peer.id} cannot force its copy to the disk", file.length)
-            if own not in copy.replaces:
-                replicas = self.office.change(file, replicas, remove=copy.replaces, add=[peer.id])
-            else:
-                self.office.leave(file, replicas, peer.id)
-            return DataReply(status=OK, file_size=file.length, epoch=replicas.epoch)
+        replicas = self.office.take_charge(file, copy.epoch, copy.replicas[1:], leaving=copy.replaces)
+        file.ordering.pinned = True
+        peer = Peer(operation.candidate, True, operation.length)
+        if not operation.length <= file.length <= operation.length + PUSHED_BYTES:
+            raise Refused(OUT_OF_DATE, f"the file has {file.length} bytes", file.length)
+        if operation.digest != file.digest(0, operation.length // BLOCK_BYTES, file.committed):
+            raise Refused(IO_ERROR, "the copy's sums differ from those of the primary", file.length)
+        replicas = self.level(file, replicas, leaving=copy.replaces)
+        if not self._peers.push(peer, file, replicas.epoch):
+            raise Refused(OUT_OF_DATE, "the last bytes could not be passed on", file.length)
+        if self.office.authority.policy.value != "never" \
+                and self._peers.force([peer.replica], file, replicas.epoch):
+            raise Refused(IO_ERROR, f"dataserver {peer.id} cannot force its copy to the disk", file.length)
+        if own not in copy.replaces:
+            replicas = self.office.change(file, replicas, remove=copy.replaces, add=[peer.id])
+        else:
+            self.office.leave(file, replicas, peer.id)
+        return DataReply(status=OK, file_size=file.length, epoch=replicas.epoch, attributes=followed)
 
     def require_length(self, file: StoredFile, replicas: ReplicaSet, known_size: int) -> ReplicaSet:
         """Have `file` hold at least `known_size` bytes, which others know of. Raises Refused."""

@@ -29,22 +29,22 @@ class _Order:
 
 
 class CopyOrders:
-    """By file id; a file has one at a time."""
+    """By inode; a file has one at a time, also where its content is replaced meanwhile: who copies follows that."""
 
     def __init__(self) -> None:
-        self._orders: dict[str, _Order] = {}
+        self._orders: dict[int, _Order] = {}
         self._of_target: defaultdict[int, dict[str, _Order]] = defaultdict(dict)
         self._in_flight: defaultdict[int, int] = defaultdict(int)
 
-    def __contains__(self, file_id: str) -> bool:
-        return file_id in self._orders
+    def __contains__(self, inode: int) -> bool:
+        return inode in self._orders
 
     def __len__(self) -> int:
         return len(self._orders)
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
         """(file id, number of the dataserver that makes the replica)."""
-        return ((file_id, order.target) for file_id, order in self._orders.items())
+        return ((order.copy.file_id, order.target) for order in self._orders.values())
 
     def has_room(self, target: int, size_bytes: int, bytes_in_flight: int = BYTES_IN_FLIGHT) -> bool:
         """Whether a dataserver may be told to copy so many bytes."""
@@ -53,11 +53,11 @@ class CopyOrders:
 
     def add(self, copy: pb.Copy, target: int, size_bytes: int, now_seconds: float) -> None:
         order = _Order(copy, target, max(size_bytes, LEAST_BYTES), now_seconds)
-        self._orders[copy.file_id] = self._of_target[target][copy.file_id] = order
+        self._orders[copy.inode] = self._of_target[target][copy.file_id] = order
         self._in_flight[target] += order.size_bytes
 
-    def is_made_by(self, file_id: str, target: int) -> bool:
-        return file_id in self._of_target[target]
+    def is_made_by(self, inode: int, target: int) -> bool:
+        return inode in self._orders and self._orders[inode].target == target
 
     def heard(self, target: int, copying: Collection[str], ended: Collection[str], now_seconds: float) -> None:
         """Take in what a dataserver says of its copies: those under way, and those that ended, well or not."""
@@ -84,6 +84,5 @@ class CopyOrders:
         return [order.copy for file_id, order in self._of_target[target].items() if file_id not in known]
 
     def _remove(self, order: _Order) -> None:
-        file_id = order.copy.file_id
-        del self._orders[file_id], self._of_target[order.target][file_id]
+        del self._orders[order.copy.inode], self._of_target[order.target][order.copy.file_id]
         self._in_flight[order.target] -= order.size_bytes

@@ -194,7 +194,7 @@ class Recovery:
             content = self._namespace.configure(report.inode, file_id, partial(
                 overtaken, epoch=report.epoch, member=server.number))[1]
             self._lost_epochs[report.file_id] = report.epoch, content.epoch
-        if member or self._orders.is_made_by(report.file_id, server.number):
+        if member or self._orders.is_made_by(report.inode, server.number):
             self._forget(key)
             return
         current = content is not None and content.file_id == file_id
@@ -289,7 +289,7 @@ class Recovery:
         """Whether it was done: not if a replica is missing, and nobody may be told to make one more now."""
         content = self._with_primary(inode, content, now_seconds)
         wanted = plan(content.replicas, content.replication, lambda number: self.state(number, now_seconds))
-        is_ordered = requests.file_id_text(content.file_id) in self._orders
+        is_ordered = inode in self._orders
         if wanted.missing and not is_ordered and self._are_all_busy(now_seconds):
             return False
         self._counting.update(content.replicas)
@@ -332,7 +332,7 @@ class Recovery:
                     takers: set[int] | None = None) -> bool:
         """Whether a copy is made now, or will be when it is known where."""
         file_id = requests.file_id_text(content.file_id)
-        if file_id in self._orders or not self._registry.is_alive(content.replicas[0], now_seconds):
+        if inode in self._orders or not self._registry.is_alive(content.replicas[0], now_seconds):
             return False
         bytes_in_flight = BYTES_IN_FLIGHT if takers is None or self._balancing else SLOW_BYTES_IN_FLIGHT
         candidates = [candidate for candidate in self._registry.candidates(now_seconds)

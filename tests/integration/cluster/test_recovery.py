@@ -4,7 +4,9 @@ import json
 import random
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -218,3 +220,47 @@ def test_fsck_finds_what_is_wrong_and_repairs_it(tmp_path: Path) -> None:
         assert speedwell(cluster, "fsck").returncode == 0
         assert not cluster.stored(victim.name, orphan).exists()
         read_all(client, contents)
+
+
+@pytest.mark.parametrize("pause_seconds", [0.0, 0.2])
+def test_a_file_that_is_changed_all_the_time_gets_its_missing_replica_meanwhile(cluster: LocalCluster,
+                                                                               pause_seconds: float) -> None:
+    client = cluster.client()
+    content = random.Random(7).randbytes(3 << 20)
+    client.create("/hot")
+    client.append("/hot", content)
+    done: list[bytes] = []
+    stopping = threading.Event()
+
+    def change() -> None:
+        while not stopping.wait(pause_seconds):
+            data = [random.Random(len(done)).randbytes(20_000)]
+            client.change("/hot", Changes([(70_000, 90_000)], lambda channel, data=data: channel.send_bytes(data)))
+            done.extend(data)
+
+    with ThreadPoolExecutor(1) as pool:
+        changing = pool.submit(change)
+
+        def goes_on(count: int) -> None:
+            before = len(done)
+            wait_until(lambda: changing.done() or len(done) >= before + count, 30, "the changes stand still")
+            assert not changing.done(), changing.result()
+
+        try:
+            goes_on(3)
+            dead = client.lookup("/hot", fresh=True).replicas[-1].dataserver_id
+            cluster.dataserver(dead).kill()
+            others = {"d0", "d1", "d2", "d3"} - {dead}
+            wait_until(lambda: changing.done() or names(client.lookup("/hot", fresh=True)) == others, 30,
+                       "its replica is missing as long as it is changed")
+            goes_on(5)
+            assert names(client.lookup("/hot", fresh=True)) == others
+        finally:
+            stopping.set()
+    changing.result()
+    found = client.lookup("/hot", fresh=True)
+    for replica in list(found.replicas):
+        del found.replicas[:]
+        found.replicas.append(replica)
+        with client.open_read("/hot", found) as reader:
+            assert reader.read(0, len(content) + 1) == content[:70_000] + done[-1] + content[90_000:]
