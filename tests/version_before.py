@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tarfile
+import tomllib
 from io import BytesIO
 from pathlib import Path
 
@@ -11,12 +12,15 @@ FIRST = "7f097da3e7f92cb6c76ec329637c66b807e7ed71"
 """In place of a release, as long as no commit before this one is tagged as one."""
 
 _PROGRAM = """#!/bin/sh
-cd {tree} && exec env PYTHONPATH={tree} {python} -m {module} "$@"
+exec env PYTHONPATH={tree} {python} -P -c 'import sys
+from {module} import {function}
+sys.argv[0] = "{name}"
+sys.exit({function}())' "$@"
 """
 
 
 class VersionBefore:
-    """Unpacked in `tree`, its filesystem as `package`. `scripts` has its daemons."""
+    """Unpacked in `tree`, its filesystem as `package`. `scripts` has its programs."""
 
     def __init__(self, tree: Path) -> None:
         """Raises AssertionError where the commit is missing, as in a shallow clone."""
@@ -34,9 +38,11 @@ class VersionBefore:
                                env={"PYTHONPATH": str(tree)}, capture_output=True, text=True, check=True).stdout
         assert found.startswith(str(tree)), f"{found} would be tested in place of the version before"
         self.scripts.mkdir()
-        for name in ("nameserver", "dataserver"):
-            script = self.scripts / f"speedwell-{name}"
-            script.write_text(_PROGRAM.format(tree=tree, python=sys.executable, module=f"{self.package}.{name}.main"))
+        for name, entry in tomllib.loads((tree / "pyproject.toml").read_text())["project"]["scripts"].items():
+            module, function = entry.split(":")
+            script = self.scripts / name
+            script.write_text(_PROGRAM.format(tree=tree, python=sys.executable, name=name, module=module,
+                                              function=function))
             script.chmod(0o755)
 
 
