@@ -87,7 +87,7 @@ class NameOperations(SharedState):
         place = places.get(name, 0) if directory == listed else 0
         if place < OWN_ENTRIES:
             return None
-        [status], seconds = self.looked_up(directory, listing, place, place + 1)
+        [status], seconds = self.looked_up(directory, listing, place, place + 1, paths.below(directory, name))
         return Status(listing.inodes[place], status, seconds) if status else None
 
     def _told(self) -> ToldStale | None:
@@ -182,18 +182,19 @@ class NameOperations(SharedState):
         listing.kinds.extend(reply.kinds)
         listing.has_more = reply.more
 
-    def _holds(self, directory: int, listing: Listing, begin: int) -> bool:
-        """Whether what is known about the entries from `begin` on may be told."""
+    def _holds(self, changed: bytes | int, listing: Listing, begin: int) -> bool:
+        """Whether what is known about the entries from `begin` on may be told, as far as `changed` was not."""
         return listing.first <= begin and time.monotonic() < listing.until and not self._metadata.changed_since(
-            listing.moment, [directory])
+            listing.moment, [changed])
 
-    def looked_up(self, directory: int, listing: Listing, begin: int, end: int) -> tuple[list[bytes], float]:
-        """Like `lookup` of each of some entries: their STATUS, empty where that is not known, and for how many
-        seconds the kernel may keep it."""
+    def looked_up(self, directory: int, listing: Listing, begin: int, end: int, path: bytes = b"",
+                  ) -> tuple[list[bytes], float]:
+        """Like `lookup` of each of some entries, or of the one at `path`, beside which others may have come and gone:
+        their STATUS, empty where that is not known, and for how many seconds the kernel may keep it."""
         own, seconds = max(0, min(end, OWN_ENTRIES) - begin), listing.until - time.monotonic()
         begin += own
         inodes = listing.inodes[begin:end]
-        if not self._holds(directory, listing, begin):
+        if not self._holds(path or directory, listing, begin):
             return [b""] * (own + len(inodes)), 0.0
         unknown = self._metadata.changed_since(listing.moment, inodes)
         if self._files:

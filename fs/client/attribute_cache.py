@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from speedwell.fs import paths
 from speedwell.fs.proto.speedwell_pb2 import Attributes
 
-MAX_CHANGED = 4096
+MAX_CHANGED = 8192
 
 
 class AttributeCache:
@@ -52,10 +52,10 @@ class AttributeCache:
             found = self._find(path)
             return 0.0 if found is None else max(0.0, found[1] - now_seconds)
 
-    def changed_since(self, moment: int, inodes: Iterable[int]) -> set[int]:
-        """Those that this client changed: files, and directories in which it changed something."""
+    def changed_since(self, moment: int, keys: Iterable[bytes | int]) -> set[bytes | int]:
+        """Those that this client changed: files, directories in which it changed something, and names, by path."""
         with self._lock:
-            return set() if self._change == moment else {one for one in inodes if self._last_change(one) > moment}
+            return set() if self._change == moment else {one for one in keys if self._last_change(one) > moment}
 
     def expiry(self, now_seconds: float) -> float:
         """Until when what is asked for now may be told."""
@@ -82,7 +82,9 @@ class AttributeCache:
         """This client changed `path`; `attributes` are those after the change, None if it is gone or they
         are not known."""
         with self._lock:
-            self._note_change(_key(path) if paths.is_inode(path) else _key(paths.parent(path)))
+            self._note_change(_key(path))
+            if not paths.is_inode(path):
+                self._note_change(_key(paths.parent(path)))
             self._drop(path)
             if attributes is not None:
                 self._note_change(attributes.inode)

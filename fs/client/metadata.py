@@ -87,10 +87,10 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         """What may be answered about `path` without asking."""
         return self._cache.get(path, time.monotonic())
 
-    def changed_since(self, moment: int, inodes: Iterable[int]) -> set[int]:
-        """Those that were changed through this client since a `list_columns`: files, and directories in which
-        something was."""
-        return self._cache.changed_since(moment, inodes)
+    def changed_since(self, moment: int, keys: Iterable[bytes | int]) -> set[bytes | int]:
+        """Those that were changed through this client since a `list_columns`: files and directories in which
+        something was, by inode, and names, by path."""
+        return self._cache.changed_since(moment, keys)
 
     def seconds_left(self, path: bytes) -> float:
         """For how long what was answered about `path` may be told to others."""

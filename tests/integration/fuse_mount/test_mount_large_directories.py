@@ -5,12 +5,17 @@
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from speedwell.fs.errors import NoSuchFile
+from speedwell.fuse_mount.door import Caller
+from speedwell.fuse_mount.operations import SpeedwellOperations
 from tests.integration.fuse_mount.mounting import Mounted, run
 from tests.local_cluster import LocalCluster
 
@@ -124,3 +129,27 @@ def test_a_directory_that_changes_while_it_is_listed(cluster: LocalCluster, here
     assert modes == {kept: 0o644, changed: 0o741}
     assert not (directory / removed).exists()
     run("rm", "-r", directory)
+
+
+def test_names_that_go_one_after_the_other_are_looked_up_in_pages_and_never_as_they_were(
+        cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.client().mkdir("/emptied")
+    names = [os.fsencode(name) for name in sorted(fill(cluster, "/emptied", 300))]
+    client = cluster.client(metadata_cache_seconds=60.0)
+    mount = SpeedwellOperations(client, SimpleNamespace(caller=lambda: Caller(0, 0, 77, 0)))  # type: ignore[arg-type]
+    directory = client.lookup("/emptied").inode
+    asked: Counter[str] = Counter()
+    call = client.metadata._call
+    monkeypatch.setattr(client.metadata, "_call", lambda method, request: (
+        asked.update([method]), call(method, request))[1])
+    for name in names[:280]:
+        mount.lookup(directory, name)
+        mount.unlink(directory, name)
+    assert asked["Remove"] == 280
+    assert asked["Lookup"] + asked["List"] < 20
+    mount.rename(directory, names[-1], directory, names[-2], 0)
+    moved = mount.lookup(directory, names[-2]).inode
+    assert moved == cluster.client().lookup(b"/emptied/" + names[-2], fresh=True).inode
+    for gone in (names[279], names[-1]):
+        with pytest.raises(NoSuchFile):
+            mount.lookup(directory, gone)

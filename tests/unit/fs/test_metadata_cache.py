@@ -160,7 +160,7 @@ def test_the_next_directory_is_looked_at_anew() -> None:
     assert walk(ahead, b"/e", [b"a", b"b", b"c"]) == [0, 0, FIRST_PAGE]
 
 
-def test_what_was_changed_since_a_listing_is_known_by_inode() -> None:
+def test_what_was_changed_since_a_listing_is_known_by_inode_and_by_name() -> None:
     cache = filled(b"/d/a", b"/d/b", seconds=2.0)
     inodes = [cache.get(path, 0.5).inode for path in (b"/d/a", b"/d/b")]
     moment = cache.moment()
@@ -169,6 +169,8 @@ def test_what_was_changed_since_a_listing_is_known_by_inode() -> None:
     assert cache.changed_since(moment, [7, *inodes]) == {inodes[1]}
     cache.changed(paths.join(paths.of_inode(7), b"c"), None, 0.5)
     assert cache.changed_since(moment, [7, *inodes]) == {7, inodes[1]}
+    names = [paths.below(7, name) for name in (b"c", b"d")]
+    assert cache.changed_since(moment, names) == {names[0]}
     cache.clear()
     assert cache.changed_since(moment, [7, *inodes]) == {7, *inodes}
     assert cache.changed_since(cache.moment(), [7, *inodes]) == set()
