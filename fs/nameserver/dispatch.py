@@ -219,7 +219,8 @@ def _once(service: NameserverService, method: Callable[[Any], Message]) -> Calla
         sequence = requests.number(request.id.sequence, "id.sequence", 2**64 - 1, 1)
         with service.guard:
             return service.outcomes.once(requester, sequence, lambda: method(request).SerializeToString(),
-                                         asking.client)
+                                         asking.client if asking.serial else "",
+                                         asking.authorization is not None)
     return answer
 
 

@@ -5,6 +5,9 @@ of the store: whatever becomes of the batch (a crash, another nameserver that ta
 copy), either both are there or neither is, and then carrying it out is right. There is one record for each requester,
 which has one change under way at a time; the next change takes its place.
 
+The record says by a certificate's name whose it is: nobody else hears that answer or takes its place, after a restart
+neither.
+
 A change that was refused leaves no record: asked again it is decided again, which is as if it had come only then.
 """
 
@@ -12,7 +15,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
-from speedwell.fs.errors import InvalidArgument, SpeedwellError
+from speedwell.fs.errors import InvalidArgument, NotAuthorised, SpeedwellError
 from speedwell.fs.nameserver import records
 from speedwell.fs.store import Batch, Store, end_of_prefix
 
@@ -39,26 +42,36 @@ class Outcomes:
         self._clock_seconds = clock_seconds
         now_seconds = clock_seconds()
         self._pending: Batch | None = None
-        self._heard: dict[int, tuple[int, float, str]] = {
-            records.outcome_requester(key): (records.decode_outcome(value)[0], now_seconds, "")
-            for key, value in store.iterate(records.OUTCOME_PREFIX, end_of_prefix(records.OUTCOME_PREFIX))}
+        self._heard: dict[int, tuple[int, float, bytes]] = {}
         # by requester, who was silent for the longest time first: the last sequence, when it was heard, whose it is
-        self._of_client: defaultdict[str, dict[int, None]] = defaultdict(dict)      # likewise; those since the start
+        self._of_client: defaultdict[bytes, dict[int, None]] = defaultdict(dict)      # likewise
+        for key, value in store.iterate(records.OUTCOME_PREFIX, end_of_prefix(records.OUTCOME_PREFIX)):
+            requester = records.outcome_requester(key)
+            sequence, _, whose = records.decode_outcome(value)
+            self._heard[requester] = sequence, now_seconds, whose
+            self._of_client[whose][requester] = None
 
-    def once(self, requester: int, sequence: int, change: Callable[[], bytes], client: str = "") -> bytes:
+    def once(self, requester: int, sequence: int, change: Callable[[], bytes], client: str = "",
+             is_limited: bool = False) -> bytes:
         """The serialised reply of `change`, which is called unless it has been carried out under that id. `client` is
-        whose requester it is, empty for one that is not known.
+        whose requester it is; an empty one is not known, or asks over the local socket, and may be any of them. One
+        that `is_limited` in what it may see hears no answer but its own.
 
         Raises InvalidArgument for a change older than the last one: its client has stopped waiting for it.
+        NotAuthorised for another client's.
         """
-        last = self._heard.get(requester, (0, 0.0, ""))[0]
+        whose = records.client_digest(client)
+        last, _, owner = self._heard.get(requester, (0, 0.0, whose))
+        if whose and whose != owner and (owner or (is_limited and sequence <= last)):
+            raise NotAuthorised("id.requester: it is another client's")
         if sequence < last:
             raise InvalidArgument(f"id: change {sequence} comes after change {last} of the same requester")
-        self._note(requester, sequence, client)
+        whose = whose or owner
+        self._note(requester, sequence, whose)
         key = records.outcome_key(requester)
         if sequence == last:
             value = self._store.get(key)
-            recorded, reply = records.decode_outcome(value) if value is not None else (0, b"")
+            recorded, reply, _ = records.decode_outcome(value) if value is not None else (0, b"", b"")
             if recorded == sequence:
                 return reply
         batch = self._pending = Batch()
@@ -67,11 +80,11 @@ class Outcomes:
         finally:
             self._pending = None
         if batch.changes:
-            batch.put(key, records.encode_outcome(sequence, reply))
+            batch.put(key, records.encode_outcome(sequence, reply, whose))
             self._store.write(batch)
         return reply
 
-    def _note(self, requester: int, sequence: int, client: str) -> None:
+    def _note(self, requester: int, sequence: int, client: bytes) -> None:
         self._let_go(requester)
         own = self._of_client[client]
         if len(own) >= MOST_OF_A_CLIENT:
@@ -86,7 +99,7 @@ class Outcomes:
         self._heard[requester] = (sequence, self._clock_seconds(), client)
 
     def _let_go(self, requester: int) -> None:
-        _, _, client = self._heard.pop(requester, (0, 0.0, ""))
+        _, _, client = self._heard.pop(requester, (0, 0.0, b""))
         own = self._of_client.get(client)
         if own is not None:
             own.pop(requester, None)

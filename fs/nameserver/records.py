@@ -6,6 +6,8 @@ fs/proto/speedwell.proto: a field that is added there needs no other change of t
 
 import struct
 from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
 
 from google.protobuf.message import DecodeError
 
@@ -44,6 +46,8 @@ _DENTRY = struct.Struct(">BQ")
 _ORPHAN_KEY = struct.Struct(">cQQ")
 _TRASH_KEY = struct.Struct(">cQQ")
 _OUTCOME = struct.Struct(">Q")
+_CLIENT_BYTES = 16
+_CLIENT_FIELD = b"\xfa\x7f" + bytes([_CLIENT_BYTES])     # of protobuf: field 2047, bytes
 _DELETION_KEY = struct.Struct(">cHQ16s")
 
 
@@ -269,16 +273,27 @@ def outcome_requester(key: bytes) -> int:
     return _number_in(key)
 
 
-def encode_outcome(sequence: int, reply: bytes) -> bytes:
-    return _OUTCOME.pack(sequence) + reply
+def encode_outcome(sequence: int, reply: bytes, client: bytes = b"") -> bytes:
+    """`client` (`client_digest`) was answered. It stands behind the reply as a field that no message has: an earlier
+    version sends it along, and nobody looks at it."""
+    return _OUTCOME.pack(sequence) + reply + (_CLIENT_FIELD + client if client else b"")
 
 
-def decode_outcome(value: bytes) -> tuple[int, bytes]:
-    """(sequence, reply). Raises StorageFailed."""
+def decode_outcome(value: bytes) -> tuple[int, bytes, bytes]:
+    """(sequence, reply, who was answered if that is known). Raises StorageFailed."""
     if len(value) < _OUTCOME.size:
         raise StorageFailed("the record of a change's outcome is damaged")
     sequence: int = _OUTCOME.unpack_from(value)[0]
-    return sequence, value[_OUTCOME.size:]
+    end = len(value) - len(_CLIENT_FIELD) - _CLIENT_BYTES
+    if end >= _OUTCOME.size and value.startswith(_CLIENT_FIELD, end):
+        return sequence, value[_OUTCOME.size:end], value[-_CLIENT_BYTES:]
+    return sequence, value[_OUTCOME.size:], b""
+
+
+@lru_cache(4096)
+def client_digest(client: str) -> bytes:
+    """Of the name of a client; nothing for one that is not known."""
+    return blake2b(client.encode(), digest_size=_CLIENT_BYTES).digest() if client else b""
 
 
 def encode_age(age_ns: int) -> bytes:

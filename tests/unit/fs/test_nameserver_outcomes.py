@@ -1,5 +1,6 @@
 """A change whose request comes again, after a lost answer or a crash, is carried out once."""
 
+import dataclasses
 import random
 from typing import Any
 
@@ -13,9 +14,13 @@ from speedwell.fs.errors import (
     InvalidArgument,
     NoSuchAttribute,
     NoSuchFile,
+    NotAuthorised,
     SpeedwellError,
     Superseded,
 )
+from speedwell.fs.identity.bundle import Peer
+from speedwell.fs.identity.roles import MOUNT
+from speedwell.fs.identity.scope import Scope
 from speedwell.fs.nameserver import outcomes, records
 from speedwell.fs.nameserver.dispatch import CHANGES, Requests
 from speedwell.fs.nameserver.outcomes import FORGET_AT_ONCE, FORGET_SECONDS, Outcomes
@@ -74,10 +79,11 @@ class Nameserver:
         server = pb.Replica(dataserver_id="d0", host="10.0.0.1", port=7000)
         self.ask("Heartbeat", pb.HeartbeatRequest(server=server, capacity_bytes=1000, available_bytes=1000))
 
-    def ask(self, name: str, request: Message, requester: int = 0, sequence: int = 0) -> Any:
+    def ask(self, name: str, request: Message, requester: int = 0, sequence: int = 0,
+            sender: Peer | None = None) -> Any:
         if requester:
             request.id.requester, request.id.sequence = requester, sequence  # type: ignore[attr-defined]
-        answer = self.requests.answer(name, request.SerializeToString())
+        answer = self.requests.answer(name, request.SerializeToString(), sender)
         return getattr(pb, f"{name}Reply").FromString(answer)
 
     def result(self, name: str, request: Message, requester: int = 0, sequence: int = 0) -> Any:
@@ -285,3 +291,35 @@ def test_who_draws_ever_new_requesters_takes_the_place_of_their_own_alone(monkey
     kept._clock_seconds = lambda: FORGET_SECONDS + 1
     kept.forget()
     assert not kept._heard and not kept._of_client and not store.outcomes()
+
+
+ALICE, BOB = Peer("alice", MOUNT, "1", 4e9), Peer("bob", MOUNT, "2", 4e9)
+CAROL = Peer("carol", MOUNT, "3", 4e9, Scope(((1000, 1000),), ((1000, 1000),)))
+"""The last one may act for one user."""
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("other", [BOB, CAROL], ids=str)
+def test_who_knows_the_id_of_anothers_change_neither_hears_its_answer_nor_takes_its_place(
+        nameserver: Nameserver, other: Peer, restarted: bool) -> None:
+    made = nameserver.ask("Create", pb.CreateRequest(path=b"/f", exclusive=True), OURS, 5, ALICE)
+    if restarted:
+        nameserver.start()
+    before = nameserver.store.pairs()
+    for sequence in (4, 5, 6):
+        with pytest.raises(NotAuthorised, match=r"id\.requester: it is another client's"):
+            nameserver.ask("Create", pb.CreateRequest(path=b"/f", exclusive=True), OURS, sequence, other)
+    assert nameserver.store.pairs() == before
+    renewed = dataclasses.replace(ALICE, serial="9")
+    assert nameserver.ask("Create", pb.CreateRequest(path=b"/f", exclusive=True), OURS, 5, renewed) == made
+
+
+def test_who_asked_over_the_local_socket_is_answered_over_the_network_too(nameserver: Nameserver) -> None:
+    made = nameserver.ask("Create", pb.CreateRequest(path=b"/f", exclusive=True), OURS, 1)
+    with pytest.raises(NotAuthorised, match="another client"):
+        nameserver.ask("Create", pb.CreateRequest(path=b"/f", exclusive=True), OURS, 1, CAROL)
+    assert nameserver.ask("Create", pb.CreateRequest(path=b"/f", exclusive=True), OURS, 1, ALICE) == made
+    made = nameserver.ask("Create", pb.CreateRequest(path=b"/g", exclusive=True), OURS, 2, ALICE)
+    assert nameserver.ask("Create", pb.CreateRequest(path=b"/g", exclusive=True), OURS, 2) == made
+    with pytest.raises(NotAuthorised, match="another client"):
+        nameserver.ask("Create", pb.CreateRequest(path=b"/g", exclusive=True), OURS, 2, BOB)
