@@ -43,8 +43,7 @@ _SEND_STEP_BYTES = 1 << 20
 _READ_AHEAD_BYTES = 4 << 20
 _IOV_LIMIT = 512
 _ALONE_BYTES = 4096
-# Plain numbers: to combine the flags of an enum takes longer than the system call.
-_PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
+# A plain number: to use an enum's flag takes longer than the system call.
 _WAITALL = int(socket.MSG_WAITALL)
 _REQUESTS = (Call, DataRequest)
 
@@ -109,6 +108,8 @@ class Channel:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = connection
         self._timeouts: dict[int, float] = {}
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
         self.client = ""    # who has proved to be at the end that asks
         self.nonce = b""
         self._held = b""    # a frame that goes out with the next bytes, where the kernel does not join them
@@ -299,13 +300,7 @@ class Channel:
 
     def is_idle(self) -> bool:
         """Whether the peer has neither closed nor sent anything: a pooled connection is still good."""
-        try:
-            socket.socket.recv(self.socket, 1, _PEEK)   # of TLS, too, the bytes as they came
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
+        return not self._poll.poll(0)   # a tenth of what it takes to peek and get an exception
 
     def close(self) -> None:
         """Close the connection; a thread blocked in it wakes up with ConnectionLost."""

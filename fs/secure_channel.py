@@ -71,7 +71,7 @@ class SecureChannel(Channel):
 
     def is_idle(self) -> bool:
         """Neither closed nor sent to, and made with the certificates that we have now."""
-        return (self._generation == self._identity.generation and not self._tls.is_pending
+        return (not self._tls.is_pending and self._generation == self._identity.generation
                 and super().is_idle())
 
     def _checksums_in_hardware(self) -> bool:

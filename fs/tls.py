@@ -10,7 +10,7 @@ from typing import Any
 STEP_BYTES = 64 << 10
 """So much is encrypted before it is sent, and received at once, at most."""
 
-_LEAST_RECEIVED_BYTES = 16 << 10
+_LEAST_RECEIVED_BYTES = 8 << 10
 
 
 class TLS:
@@ -21,7 +21,7 @@ class TLS:
         self.socket = connection
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.session: Any = context.wrap_bio(self._incoming, self._outgoing, server_side, server_hostname)
-        self._may_have_more = False     # of the record that was read last
+        self._may_have_more = True      # than what was read; the handshake's last part may bring some
 
     def do_handshake(self, deadline: float | None = None) -> None:
         """`deadline` is by the monotonic clock, for a socket that blocks. Raises ssl.SSLWantReadError where one that
@@ -47,11 +47,11 @@ class TLS:
     @property
     def is_pending(self) -> bool:
         """Whether something has come that was not read."""
-        return self._incoming.pending > 0 or (self._may_have_more and self.session.pending() > 0)
+        return self._may_have_more and (self._incoming.pending > 0 or self.session.pending() > 0)
 
     def read(self, most: int, buffer: memoryview | None = None) -> Any:
         """At most so many bytes, none at the end; with a `buffer` into that, and how many. Raises OSError."""
-        if not self._may_have_more and not self._incoming.pending:
+        if not self._may_have_more:
             self._fill(most)
         while True:
             try:
@@ -61,7 +61,7 @@ class TLS:
             except ssl.SSLEOFError:
                 return b"" if buffer is None else 0
             else:
-                self._may_have_more = (len(read) if buffer is None else read) == most
+                self._may_have_more = (len(read) if buffer is None else read) == most or self._incoming.pending > 0
                 return read
 
     def write(self, data: bytes | memoryview) -> None:

@@ -45,6 +45,8 @@ READ_ONLY = ("Lookup", "List", "ListExtendedAttributes", "RenewSession", "EndSes
 class Requests:
     """Finds the method for a request. Callable from any thread."""
 
+    names = frozenset(pb.DESCRIPTOR.services_by_name["Nameserver"].methods_by_name)
+
     def __init__(self, service: NameserverService | None = None,
                  requests_per_second: float = REQUESTS_PER_SECOND) -> None:
         """So many each sender may make. Without a service every request is refused with NotLeader. `permit` raises
@@ -74,10 +76,6 @@ class Requests:
         self._refusal = rebuilding.refusal
         self._methods = {"Heartbeat": (pb.HeartbeatRequest, rebuilding.heartbeat),
                          "UploadMirror": (pb.UploadMirrorRequest, rebuilding.upload)}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(pb.DESCRIPTOR.services_by_name["Nameserver"].methods_by_name)
 
     def pace(self, who: str) -> float:
         """Take note of a request; returns for how many seconds it has to wait."""
