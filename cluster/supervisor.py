@@ -30,7 +30,7 @@ from speedwell.cluster.processes import Processes, log_tail, start_ticks
 from speedwell.cluster.state_files import STATE_MODE, exclusive
 from speedwell.cluster.supervision import Supervision
 from speedwell.fs import durable, logs
-from speedwell.fs.errors import IdentityError
+from speedwell.fs.errors import SpeedwellError
 from speedwell.fs.identity.keeper import keep_renewed
 from speedwell.topo.emulation import EmulationError, capacity, remove_leftovers
 
@@ -198,18 +198,18 @@ def _supervise(cluster: FabricCluster) -> None:
     try:
         with _announced(cluster):
             cluster.start(lambda text: _say({"progress": text}))
+            supervision = Supervision(cluster.processes, cluster.wanted, cluster.command_again)
+            local_metrics.serve(cluster.processes, supervision)
             _say({"ready": _write_state(cluster, cluster.description())})
             _detach()
             logs.configure(file=cluster.settings.directory / LOG)
             if cluster.settings.identity:
                 threading.Thread(target=keep_renewed, daemon=True,
                                  args=(cluster.settings.directory / identities.FOLDER, threading.Event())).start()
-            supervision = Supervision(cluster.processes, cluster.wanted, cluster.command_again)
-            local_metrics.serve(cluster.processes, supervision)
             supervision.run()
     except KeyboardInterrupt:
         pass
-    except (ClusterError, EmulationError, IdentityError) as error:
+    except (ClusterError, EmulationError, SpeedwellError) as error:
         _say({"error": str(error)})
     except OSError as error:
         problem = f"{error.filename or 'the machine'}: {error.strerror or error}"

@@ -5,6 +5,7 @@ import filecmp
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from speedwell.cluster import current
 from speedwell.cluster.controller_client import session
 from speedwell.cluster.errors import AlreadyRunning, InvalidSetting, NotRunning, StartFailed
+from speedwell.cluster.fabric import SUPERVISOR_METRICS_PORT
 from speedwell.cluster.fabric_settings import read_settings
 from speedwell.cluster.processes import Processes, start_ticks
 from speedwell.cluster.supervision import told
@@ -152,6 +154,15 @@ def test_a_cluster_that_cannot_start_leaves_nothing_and_says_why(settings):
     with pytest.raises(StartFailed, match=r"^/proc/speedwell: No such file or directory$"):
         up(blocked)
     assert left_on_machine() == before
+
+
+def test_a_cluster_whose_port_for_prometheus_is_taken_leaves_nothing_and_says_so_in_one_line(settings):
+    before = left_on_machine()
+    with socket.create_server(("0.0.0.0", SUPERVISOR_METRICS_PORT)), pytest.raises(
+            StartFailed, match=r"^--metrics: cannot listen on 10\.255\.0\.1:7019: [^\n]*in use$"):
+        up(settings.model_copy(update={"metrics": True}))
+    assert left_on_machine() == before
+    assert "Traceback" not in (settings.directory / "supervisor.log").read_text()
 
 
 def test_what_was_killed_while_it_started_is_found_and_started_again_as_insecure_as_it_was(settings):
