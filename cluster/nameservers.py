@@ -32,6 +32,9 @@ REFUSES_TLS_1_2 = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
 ETCD_STARTED = re.compile(rb'"serving peer traffic"[^\n]*"address":"([^"\n]+)"')
 """Likewise, while it waits for one: its other members may not have begun."""
 
+ETCD_TIMING = {"heartbeat-interval": "60", "election-timeout": "600"}
+"""In milliseconds. etcd's shortest lease is 1.5 elections, rounded up to seconds: 2 s with its defaults."""
+
 LARGEST_TRANSACTION = 100_000
 LARGEST_DATABASE_BYTES = 8 << 30
 """What etcd recommends at most. A million files take about a tenth."""
@@ -99,6 +102,7 @@ def etcd_options(name: str, data: Path, host: str, member: EtcdMember, cluster: 
             "listen-client-urls": client, "advertise-client-urls": client,
             "listen-peer-urls": peer, "initial-advertise-peer-urls": peer, "initial-cluster": cluster,
             "grpc-keepalive-min-time": "1s",    # nameservers ask every two seconds whether a member lives
+            **ETCD_TIMING,
             "max-txn-ops": str(LARGEST_TRANSACTION), "quota-backend-bytes": str(LARGEST_DATABASE_BYTES),
             **(_tls(identity, member.metrics_port) if member.metrics_port else {})}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from speedwell.cluster.nameservers import ETCD_TIMING
 from speedwell.fs.errors import StorageFailed
 from speedwell.fs.etcd_client import EtcdClient
 from tests.waiting import wait_until
@@ -43,7 +44,7 @@ class EtcdCluster:
                 "--listen-client-urls", url, "--advertise-client-urls", url,
                 "--listen-peer-urls", self._peers[number], "--initial-advertise-peer-urls", self._peers[number],
                 "--initial-cluster", cluster, "--max-txn-ops", "100000",
-                "--grpc-keepalive-min-time", "1s"],
+                "--grpc-keepalive-min-time", "1s", *(f"--{name}={value}" for name, value in ETCD_TIMING.items())],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def kill(self, number: int) -> None:
