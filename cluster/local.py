@@ -8,8 +8,7 @@ A supervisor (`speedwell.cluster.local_supervisor`) stays behind `up` and starts
 """
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from speedwell.cluster.local_commands import (
     members,
     mount_command,
     ours,
+    over_supervisor,
     start_supervisor,
 )
 from speedwell.cluster.nameservers import (
@@ -94,7 +94,7 @@ def up(settings: LocalSettings, progress: Progress = lambda message: None) -> St
     """
     directory = locate(settings.directory)
     processes = _open(directory)
-    with _over_supervisor(processes, "`speedwell up`"):
+    with over_supervisor(processes, "`speedwell up`"):
         chosen = _choose(settings, directory, processes)
         names = dataserver_names(chosen)
         mountpoint = Path(chosen["mount"]) if chosen["mount"] else None
@@ -132,7 +132,7 @@ def down(directory: Path, *, force: bool = False, progress: Progress = lambda me
     processes = Processes(directory)
     if processes.settings.get("kind") not in ("local", parts.KIND):
         raise NotRunning(f"{directory} holds no local Speedwell installation")
-    with _over_supervisor(processes, "`speedwell down`"):
+    with over_supervisor(processes, "`speedwell down`"):
         stopped = [record.name for record in processes.running()]
         mountpoint = processes.settings["mount"]
         if mountpoint and ours(processes, Path(mountpoint)) and "mount" not in stopped:
@@ -159,22 +159,6 @@ def _current(directory: Path, settings: dict[str, Any]) -> current.Current:
     return current.Current("local", str(directory), settings["addresses"]["nameserver"],
                            mounts=[settings["mount"]] if settings["mount"] else [],
                            identity=str(identities.of_operator(directory)) if settings.get("identity") else "")
-
-
-@contextmanager
-def _over_supervisor(processes: Processes, purpose: str) -> Iterator[None]:
-    """Hold the installation's lock. A supervisor that is starting something has to end: `up` starts another one.
-    Raises AlreadyRunning if another command is at work."""
-    with ExitStack() as held:
-        try:
-            held.enter_context(processes.exclusive(purpose))
-        except AlreadyRunning as error:
-            supervisor = processes.find(local_metrics.SUPERVISOR)
-            if supervisor is None or f"(pid {supervisor.pid})" not in str(error):
-                raise
-            processes.end(supervisor)
-            held.enter_context(processes.exclusive(purpose))
-        yield
 
 
 def locate(directory: Path) -> Path:

@@ -1,13 +1,14 @@
 """What runs in an installation on loopback: which processes, with which commands."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from speedwell.cluster import mounts
 from speedwell.cluster.data_directories import directory_options
-from speedwell.cluster.errors import StartFailed
+from speedwell.cluster.errors import AlreadyRunning, StartFailed
 from speedwell.cluster.identities import OPERATORS, with_identity
 from speedwell.cluster.local_metrics import SUPERVISOR, is_free, with_metrics
 from speedwell.cluster.nameservers import EtcdMember, etcd_commands, etcd_names, nameserver_commands, nameserver_names
@@ -94,6 +95,22 @@ def start_supervisor(processes: Processes, started: list[str]) -> None:
     processes.start(Command(SUPERVISOR, [sys.executable, "-m", "speedwell.cluster.local_supervisor",
                                          str(processes.directory)]))
     started.append(SUPERVISOR)
+
+
+@contextmanager
+def over_supervisor(processes: Processes, purpose: str) -> Iterator[None]:
+    """Hold the installation's lock. A supervisor that is starting something has to end: `up` starts another one.
+    Raises AlreadyRunning if another command is at work."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(processes.exclusive(purpose))
+        except AlreadyRunning as error:
+            supervisor = processes.find(SUPERVISOR)
+            if supervisor is None or f"(pid {supervisor.pid})" not in str(error):
+                raise
+            processes.end(supervisor)
+            held.enter_context(processes.exclusive(purpose))
+        yield
 
 
 def ours(processes: Processes, mountpoint: Path) -> bool:

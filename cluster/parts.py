@@ -18,7 +18,7 @@ from typing import Any
 
 from speedwell.cluster import current, etcd_machines, identities, local_metrics
 from speedwell.cluster.errors import InvalidSetting
-from speedwell.cluster.local_commands import LOOPBACK, ours, start_supervisor
+from speedwell.cluster.local_commands import LOOPBACK, ours, over_supervisor, start_supervisor
 from speedwell.cluster.local_metrics import SUPERVISOR
 from speedwell.cluster.nameservers import require_etcd
 from speedwell.cluster.processes import Command, Processes, program
@@ -153,7 +153,7 @@ def up(processes: Processes, with_metrics: bool = False) -> list[str]:
     if processes.settings.get("systemd"):
         raise InvalidSetting("systemd starts what runs here: "
                              f"`systemctl start {' '.join(unit_of(role) for role in present(processes))}`")
-    with processes.exclusive("`speedwell up`"):
+    with over_supervisor(processes, "`speedwell up`"):
         processes.forget_dead()
         if with_metrics or processes.settings.get("metrics"):
             _let_supervisor_tell(processes)
