@@ -3,11 +3,14 @@
     DIRECTORY/etcd.env    the options of the machine's member, as etcd and systemd read them (ETCD_NAME=...)
     DIRECTORY/etcd/       what it stores
 
-Which machines these are is said once, by `speedwell init`: etcd is told all its members when it begins.
+Which machines these are is said once, by `speedwell init`: etcd is told all its members when it begins. One that was
+lost is replaced by a new machine with its name and address.
 """
 
 import shutil
+import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from speedwell.cluster.errors import InvalidSetting
@@ -16,9 +19,14 @@ from speedwell.cluster.processes import Command
 from speedwell.fs import durable
 from speedwell.fs.addresses import bracketed, is_ip
 from speedwell.fs.errors import IdentityError
-from speedwell.fs.identity import invitations, roles
+from speedwell.fs.etcd_client import EtcdClient
+from speedwell.fs.identity import files, invitations, roles
+from speedwell.fs.identity.bundle import Identity
 
 MEMBER = EtcdMember(client_port=2379, peer_port=2380, metrics_port=2381)
+REACHED_SECONDS = 2.0
+REPLACED_SECONDS = 20.0
+"""etcd takes no new member while the connections of the others are younger than 5 s."""
 
 
 def parsed(text: str) -> dict[str, str]:
@@ -57,12 +65,28 @@ def endpoints(machines: Mapping[str, str]) -> str:
     return ",".join(f"{bracketed(address)}:{MEMBER.client_port}" for address in machines.values())
 
 
-def write(directory: Path, identities: Path, machine: str, machines: Mapping[str, str]) -> None:
-    """The settings of the member on `machine`."""
-    cluster = ",".join(f"{name}=https://{bracketed(address)}:{MEMBER.peer_port}"
-                       for name, address in machines.items())
+def replace(identities: Path, machine: str, machines: Mapping[str, str]) -> None:
+    """Let a new machine take the place of `machine`, which was lost with its disk. Raises InvalidSetting if that
+    still runs, or this one does not keep the names; StorageFailed if most of the others do not run."""
+    own = next(identities.glob(f"{roles.NAMESERVER}-*/{files.CERTIFICATE}"), None)
+    if own is None or own.parent.name == invitations.name_of(machine, roles.NAMESERVER):
+        raise InvalidSetting(f"--replace: run this on another machine that keeps the names than {machine}")
+    with suppress(OSError), socket.create_connection((machines[machine], MEMBER.peer_port), REACHED_SECONDS):
+        raise InvalidSetting(f"--replace: etcd still runs on {machine}: switch that machine off first")
+    others = {name: address for name, address in machines.items() if name != machine}
+    etcd = EtcdClient(endpoints(others).split(","), REPLACED_SECONDS, Identity(own.parent))
+    try:
+        etcd.replace_member(_peer_url(machines[machine]))
+    finally:
+        etcd.close()
+
+
+def write(directory: Path, identities: Path, machine: str, machines: Mapping[str, str], replaces: bool) -> None:
+    """The settings of the member on `machine`, which `replaces` a lost one or begins with the others."""
+    cluster = ",".join(f"{name}={_peer_url(address)}" for name, address in machines.items())
     options = etcd_options(machine, directory / roles.ETCD, bracketed(machines[machine]), MEMBER, cluster,
                            identities / invitations.name_of(machine, roles.ETCD))
+    options["initial-cluster-state"] = "existing" if replaces else "new"
     durable.replace(directory / "etcd.env", "".join(
         f"ETCD_{option.upper().replace('-', '_')}={value}\n" for option, value in options.items()).encode(), 0o644)
 
@@ -73,3 +97,7 @@ def command(directory: Path) -> Command:
     lines = (directory / "etcd.env").read_text().splitlines()
     return Command(roles.ETCD, [shutil.which("etcd") or ""], env=dict(line.split("=", 1) for line in lines),
                    ready_line=ETCD_STARTED)
+
+
+def _peer_url(address: str) -> str:
+    return f"https://{bracketed(address)}:{MEMBER.peer_port}"

@@ -133,6 +133,46 @@ def invited(processes: Processes, machine: str, chosen: Sequence[str],
     return list(chosen), address, told
 
 
+def replace(processes: Processes, machine: str, told: dict[str, str]) -> None:
+    """Take back what `machine` had, which was lost with its disk, and let another one join in its place by an
+    invitation that has what is `told`. Raises InvalidSetting, IdentityError, StorageFailed."""
+    from speedwell.fs.identity.authority import Authority  # takes 30 ms
+
+    folder = processes.directory / identities.FOLDER
+    machines = etcd_machines.parsed(told["etcd"])
+    if machine in machines:
+        etcd_machines.replace(folder, machine, machines)
+        told["replaces"] = machine
+    invitations.withdraw(folder, machine)
+    authority = Authority(folder)
+    for name in {invitations.name_of(machine, role) for role in roles.JOINING}:
+        if name in (newest := authority.newest()) and newest[name].revoked_at is None:
+            authority.revoke(name)
+
+
+def adopt(processes: Processes, copy: Path) -> None:
+    """Make this machine the authority's, from a copy, as the one that had it was lost: what that one held as such is
+    revoked. Raises InvalidSetting, IdentityError, AlreadyRunning."""
+    from speedwell.fs.identity import copies  # takes 30 ms
+
+    folder, address = processes.directory / identities.FOLDER, processes.settings["address"]
+    with over_supervisor(processes, "`speedwell identity restore`"):
+        if processes.settings["authority"]:
+            raise InvalidSetting("this machine has the certificate authority already")
+        authority = copies.read(copy, folder)
+        for name, role in ((roles.AUTHORITY, roles.AUTHORITY), identities.OPERATORS):
+            if (newest := authority.newest().get(name)) is not None and newest.revoked_at is None:
+                authority.revoke(name)
+            authority.issue(name, role)
+        listen = _at(address, PORTS[CERTIFICATES])
+        durable.replace(processes.directory / settings_file(CERTIFICATES),
+                        _toml({"directory": folder, "listen": listen}).encode(), 0o644)
+        processes.stop(names=[CERTIFICATES])
+        processes.settings |= {"authority": listen, "user": str(identities.of_operator(processes.directory))}
+        processes.save()
+    remember(processes)
+
+
 def wanted(processes: Processes) -> list[str]:
     """What runs while the machine takes part, but for the supervisor. What somebody has unmounted stays so."""
     mountpoint = processes.settings["mount"]
@@ -260,7 +300,7 @@ def _write(part: Part, chosen: Sequence[str], found: Mapping[str, str]) -> Proce
             Path(part.mount).mkdir(parents=True, exist_ok=True)
         durable.replace(directory / f"{role}.toml", _toml(settings[role]).encode(), 0o644)
     if roles.ETCD in chosen:
-        etcd_machines.write(directory, folder, part.machine, machines)
+        etcd_machines.write(directory, folder, part.machine, machines, found.get("replaces") == part.machine)
     processes = Processes(directory)
     user = next((name for role in (roles.OPERATOR, roles.READER, roles.MOUNT)
                  if (folder / (name := invitations.name_of(part.machine, role))).exists()), "")

@@ -91,6 +91,16 @@ class EtcdClient:
             if error.code() != grpc.StatusCode.NOT_FOUND:
                 raise self._failed(error) from error
 
+    def replace_member(self, peer_url: str) -> None:
+        """Let the member whose peers reach it at `peer_url` begin anew with an empty disk. Until it has, another call
+        changes nothing."""
+        members = self._call(self._now.cluster.MemberList, pb.MemberListRequest()).members
+        lost = next((member for member in members if peer_url in member.peerURLs), None)
+        if lost is not None and lost.name:
+            self._call(self._now.cluster.MemberRemove, pb.MemberRemoveRequest(ID=lost.ID))
+        if lost is None or lost.name:
+            self._call(self._now.cluster.MemberAdd, pb.MemberAddRequest(peerURLs=[peer_url]))
+
     def watch(self, key: bytes, range_end: bytes, start_revision: int) -> "Watching":
         """The changes of the range from a revision on, as they come."""
         return Watching(self._now.watch.Watch, pb.WatchRequest(create_request=pb.WatchCreateRequest(
@@ -130,6 +140,7 @@ class _Connected:
         self.kv = pb_grpc.KVStub(self.channel)           # type: ignore[no-untyped-call]
         self.lease = pb_grpc.LeaseStub(self.channel)     # type: ignore[no-untyped-call]
         self.watch = pb_grpc.WatchStub(self.channel)     # type: ignore[no-untyped-call]
+        self.cluster = pb_grpc.ClusterStub(self.channel)     # type: ignore[no-untyped-call]
 
 
 class Watching:

@@ -121,9 +121,11 @@ def issue(name: str, role: str, installation: Path | None, directory: Path | Non
 @click.option("--address", metavar="IP", default="", help="Of MACHINE, for a controller.")
 @click.option("--validity", type=Duration(30 * 86400), default="1h", show_default=True,
               help="The token is good for so long.")
+@click.option("--replace", "replaces", is_flag=True, help="MACHINE was lost with its disk: its certificates are "
+              "revoked, and where it keeps the names, a new machine with its name and address does so in its place.")
 @_scope_options
 @_place_options
-def invite(machine: str, roles: tuple[str, ...], listens: str | None, address: str, validity: int,
+def invite(machine: str, roles: tuple[str, ...], listens: str | None, address: str, validity: int, replaces: bool,
            installation: Path | None, directory: Path | None, **within: Any) -> None:
     from speedwell.cluster import parts
     from speedwell.fs.identity import invitations  # takes 30 ms
@@ -137,8 +139,42 @@ def invite(machine: str, roles: tuple[str, ...], listens: str | None, address: s
         raise click.UsageError("say where the authority is reached: --authority HOST:PORT",
                                click.get_current_context())
     chosen, address, settings = parts.invited(processes, machine, roles, address)
+    if replaces:
+        parts.replace(processes, machine, settings)
     echo(str(invitations.invite(place, listens, machine, chosen, scope=_scope(**within), address=address,
                                 settings=settings, validity_seconds=validity)))
+
+
+@identity.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
+@_place_options
+def backup(file: Path, installation: Path | None, directory: Path | None) -> None:
+    """Copy the certificate authority, with its key, to FILE.
+
+    Who has FILE may give anybody any certificate: keep it where nobody else reads it, away from this machine.
+    """
+    from speedwell.fs.identity import copies  # takes 30 ms
+
+    copies.write(_authority(installation, directory).directory, file)
+
+
+@identity.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
+@installation_option
+def restore(file: Path, installation: Path | None) -> None:
+    """Go on as the certificate authority, from the FILE that `speedwell identity backup` has written.
+
+    For a machine that has joined, when the authority's was lost. The operator's certificate of the lost machine is
+    revoked, and this one gets its own. What was revoked after the backup has to be revoked again.
+    """
+    from speedwell.cluster import parts
+
+    named = current.in_directory(installation) if installation is not None else last_started()
+    processes = Processes(Path(named.directory))
+    if processes.settings.get("kind") != parts.KIND:
+        raise click.UsageError("run this on a machine that has joined: `speedwell join`", click.get_current_context())
+    parts.adopt(processes, file)
+    echo("next: `speedwell up`")
 
 
 @identity.command()

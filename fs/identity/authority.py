@@ -181,6 +181,13 @@ class Authority:
             self._save(certificates, validity)
             return {holder.name: each for holder, each in zip(keys, signed, strict=True)}
 
+    def learn(self, shown: Certificate) -> None:
+        """Note one that this authority has signed and, as it goes on from a copy, does not know."""
+        with files.locked(self.directory):
+            certificates, validity = self._issued()
+            if all(each.serial != shown.serial for each in certificates):
+                self._save([*certificates, shown], validity)
+
     def revoke(self, name: str) -> None:
         """No server takes any certificate of that name from now on; where it is a controller's, switches get another
         authority to trust. Raises IdentityError."""

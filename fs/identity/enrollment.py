@@ -159,6 +159,8 @@ class Enrollment(ThreadingHTTPServer):
         peer = peer_of(connection)
         if refusal := self.identity.refusal(peer):
             raise Refused(HTTPStatus.FORBIDDEN, refusal)
+        if all(each.serial != peer.serial for each in register.read(self.directory)[0]):
+            Authority(self.directory).learn(_shown(connection, peer))
         return peer
 
     def _news(self, controller: x509.Certificate | None) -> dict[str, Any]:
@@ -231,6 +233,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+
+def _shown(connection: ssl.SSLSocket, peer: Peer) -> register.Certificate:
+    shown: dict[str, Any] = connection.getpeercert() or {}
+    addresses = [value for kind, value in shown["subjectAltName"] if kind == "IP Address"]
+    return register.Certificate(peer.name, peer.role, peer.serial, ssl.cert_time_to_seconds(shown["notBefore"])
+                                + register.CLOCK_SKEW_SECONDS, peer.expires_at, scope=str(peer.scope or ""),
+                                address=addresses[0] if addresses else "", elsewhere=True)
 
 
 def _linger(connection: ssl.SSLSocket) -> None:

@@ -1,6 +1,7 @@
 """A machine that has joined: how it gets its certificates, and new ones in time.
 
-    DIRECTORY/joined.json    where the authority listens
+    DIRECTORY/joined.json    where the authority listens, and where it may once its machine is lost: any that keeps
+                             the names
     DIRECTORY/revoked.crl    of a machine with a member of etcd: what that knows of revoked certificates
     DIRECTORY/NAME/          the identity of a part of this machine (`speedwell.fs.identity.bundle`)
 
@@ -11,7 +12,7 @@ import json
 import shutil
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,10 @@ def join(directory: Path, token: Token, settle: Callable[[dict[str, str]], objec
             durable.replace(place / files.AUTHORITY, authority)
             _take_news(place, answer, role, private_pem(key))
             durable.replace(place / files.CERTIFICATE, answer["certificates"][name].encode() + private_pem(key))
-        durable.replace(directory / JOINED, json.dumps({"authority": token.authority}).encode())
         settings = dict(answer["settings"])
+        port = token.authority.rpartition(":")[2]
+        keepers = [f"{each.rpartition(':')[0]}:{port}" for each in settings.get("nameserver", "").split(",") if each]
+        _remember(directory, [*dict.fromkeys([token.authority, *keepers])])
     except _Lost:
         raise
     except IdentityError:
@@ -110,17 +113,32 @@ def renew_due(directory: Path, now: float) -> list[str]:
 
 def _for_each(directory: Path, act: Callable[[Path, str], None]) -> None:
     """One that is refused keeps the others from nothing."""
-    authority = str(files.read_json(directory / JOINED).get("authority"))
+    known = str(files.read_json(directory / JOINED).get("authority")).split(",")
     refused: dict[str, None] = {}
     for place in sorted(path.parent for path in directory.glob(f"*/{files.CERTIFICATE}")):
-        try:
-            act(place, authority)
-        except IdentityError as error:
-            refused[str(error)] = None
-        except (KeyError, TypeError, AttributeError, ValueError):
-            refused[f"{place} is damaged, or {authority} answers as no authority does"] = None
+        silent: list[str] = []
+        for authority in known:
+            try:
+                act(place, authority)
+            except _Lost as error:
+                silent.append(str(error))
+                continue
+            except IdentityError as error:
+                refused[str(error)] = None
+            except (KeyError, TypeError, AttributeError, ValueError):
+                refused[f"{place} is damaged, or {authority} answers as no authority does"] = None
+            if authority != known[0]:
+                known = [authority, *(each for each in known if each != authority)]
+                _remember(directory, known)
+            break
+        else:
+            refused["; ".join(silent)] = None
     if refused:
         raise IdentityError("; ".join(refused))
+
+
+def _remember(directory: Path, authorities: Sequence[str]) -> None:
+    durable.replace(directory / JOINED, json.dumps({"authority": ",".join(authorities)}).encode())
 
 
 class _Lost(IdentityError):

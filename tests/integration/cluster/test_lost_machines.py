@@ -1,0 +1,75 @@
+"""The commands of docs/three-machines.md by which new machines take the place of lost ones."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cluster.machines import Machine, machines
+from tests.integration.cluster.test_three_machines import PAGE
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.root
+
+STEPS = re.compile(r"<!-- lost: (\w) -->\n```sh\n(.*?)```", re.DOTALL)
+ROLES = "nameserver dataserver"
+
+
+def lose(machine: Machine) -> None:
+    """With its disk; a new one has the name and address."""
+    machine.switch_off()
+    for kept in ("srv", "lib"):
+        shutil.rmtree(Path(machine.disk, kept))
+    machine.switch_on()
+
+
+def joins(machine: Machine, script: str, printed: str) -> None:
+    machine.run(script, typed=printed.split()[-1] + "\n")
+
+
+def test_lost_machines_are_replaced_the_first_one_too() -> None:
+    steps = STEPS.findall(PAGE.read_text())
+    assert "".join(place for place, _ in steps) == "acaba"
+    (_, invite_c), (_, join_c), (_, backup), (_, restore), (_, join_a) = steps
+    with ExitStack() as ending:
+        a, b, c = machines("abc", ending).values()
+        a.run(f"speedwell init /srv/speedwell {ROLES} --name a --address 10.0.0.1 --etcd b=10.0.0.2,c=10.0.0.3; "
+              "speedwell up")
+        for machine in b, c:
+            joins(machine, join_c, a.run(f"speedwell identity invite {machine.name} {ROLES}"))
+        whole(a)
+        a.run(backup)
+        copy = Path(a.disk, "srv/authority.json").read_text()
+        a.run("speedwell put /bin/ls /")
+        assert "etcd still runs on c" in a.attempt(invite_c).stderr
+        lose(c)
+        joins(c, join_c, a.run(invite_c))
+        whole(a)
+
+        lose(a)
+        Path(b.disk, "srv/authority.json").write_text(copy)
+        joins(a, join_a, b.run(restore))
+        whole(b)
+        joined = Path(c.disk, "srv/speedwell/identity/joined.json")
+        wait_until(lambda: json.loads(joined.read_text())["authority"].startswith("10.0.0.2:7450,"), 90,
+                   "c does not find the authority on b")
+        wait_until(lambda: valid(b, "nameserver-c"), 60, "the authority does not know what it issued after the copy")
+        b.run("speedwell get /ls - | cmp - /bin/ls")
+        b.switch_off()      # so the new members of etcd are most of it
+        wait_until(lambda: c.attempt("speedwell stat /ls").returncode == 0, 60, "a and c keep no names")
+
+
+def valid(machine: Machine, name: str) -> bool:
+    listed = json.loads(machine.run("speedwell identity list --json"))
+    return any(each["name"] == name and each["state"] == "valid" for each in listed)
+
+
+def whole(machine: Machine) -> None:
+    """Waits until everything runs on all three machines."""
+    wait_until(lambda: "all is well" in machine.attempt("speedwell status").stdout, 120,
+               lambda: machine.attempt("speedwell status").stdout)
