@@ -212,8 +212,11 @@ class Flowserver(Application):
     def measured(self, event: EventMeasured) -> None:
         # Flows first, then links, as the policy wants it; requests have their turn in between.
         for parts in in_turns(self.reads.flows()):
-            flows = [(part, record) for part in parts if (record := self._record(part)) is not None]
-            self._scheduler.flows_measured(flows, event.began_at, time.monotonic())
+            now = time.monotonic()
+            for part in parts:
+                record = self._record(part)
+                if record is not None:
+                    self._scheduler.flow_measured(part, record, event.began_at, now)
         for links in in_turns(list(self._state.network.links)):
             self._scheduler.links_measured(links, event.began_at, time.monotonic())
         now = time.monotonic()

@@ -164,6 +164,7 @@ class ReadBook:
 
     def __init__(self) -> None:
         self._reads: dict[str, Read] = {}
+        self._local: dict[str, Read] = {}
         self._by_connection: dict[FiveTuple, ReadPart] = {}
 
     def __len__(self) -> int:
@@ -175,6 +176,8 @@ class ReadBook:
 
     def add(self, read: Read) -> None:
         self._reads[read.id] = read
+        if not read.flows:
+            self._local[read.id] = read
         for part in read.flows:
             self._add_flow(part)
 
@@ -194,10 +197,15 @@ class ReadBook:
         """Every part that has an entry, oldest first."""
         return list(self._by_connection.values())
 
+    def local(self) -> list[Read]:
+        """The reads without an entry that nobody follows, oldest first."""
+        return [read for read in self._local.values() if read.following is None]
+
     def remove(self, read: Read) -> list[ReadPart]:
         """Take a read out. Returns those of its parts that had not ended."""
         if self._reads.pop(read.id, None) is None:
             return []
+        self._local.pop(read.id, None)
         return [part for part in read.parts if self._remove(part)]
 
     def end_part(self, part: ReadPart) -> bool:
@@ -206,7 +214,7 @@ class ReadBook:
             return False
         read = self._reads.get(part.read_id)
         if read is not None and all(other.ended for other in read.parts):
-            del self._reads[read.id]
+            self.remove(read)
         return True
 
     def drop_part(self, part: ReadPart) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -65,8 +64,8 @@ class ReadScheduler:
         request = SelectionRequest(wanted.client, tuple(replicas), 8.0 * wanted.size_bytes, wanted.client_ports[0])
         replica_policy = wanted.replica_policy or self._selector.replica_policy
         path_policy = wanted.path_policy or (MAYFLOWER if replica_policy == PLUS else self._selector.path_policy)
-        read = Read(uuid.uuid4().hex, wanted.client, wanted.size_bytes, wanted.file_id, replica_policy, path_policy,
-                    now, requester=wanted.requester, placement_id=wanted.placement_id)
+        read = Read(secrets.token_hex(16), wanted.client, wanted.size_bytes, wanted.file_id, replica_policy,
+                    path_policy, now, requester=wanted.requester, placement_id=wanted.placement_id)
         try:
             with _as_controller_errors():
                 selected = self._select(wanted, request, read)
@@ -190,7 +189,7 @@ class ReadScheduler:
         """End what nobody will tell the end of: local reads, and entries whose removal was not heard of. Returns the
         parts with such an entry."""
         self._divider.expire(now)
-        local = [read for read in self._reads if read.following is None and not read.flows]
+        local = self._reads.local()
         for number, read in enumerate(local, -len(local)):
             if number < -MAX_LOCAL_READS or now - read.started_at > LOCAL_READ_SECONDS:
                 self._reads.remove(read)
@@ -201,20 +200,17 @@ class ReadScheduler:
 
     # --- measurements ---
 
-    def flows_measured(self, flows: Iterable[tuple[ReadPart, FlowRecord]], began_at: float, now: float) -> None:
-        """A round of polls is over that began at `began_at`. Not all of these need have been read in it."""
-        for part, record in flows:
-            read_at = record.counters.read_at
-            if read_at is not None and read_at >= began_at:
-                self._flow_measured(part, record, now)
-
-    def _flow_measured(self, part: ReadPart, record: FlowRecord, now: float) -> None:
+    def flow_measured(self, part: ReadPart, record: FlowRecord, began_at: float, now: float) -> None:
+        """A round of polls is over that began at `began_at`. This flow need not have been read in it."""
+        counters = record.counters
+        if counters.read_at is None or counters.read_at < began_at:
+            return
         transferred_bytes = record.transferred_bytes(CLAIMANT)
         if transferred_bytes > part.transferred_bytes:
             part.transferred_bytes = transferred_bytes
             part.moved_at = now
-        part.measured_bps = record.counters.rate_bps
-        self.chains.measured(part, record.counters.latest_bps, now)
+        part.measured_bps = counters.rate_bps
+        self.chains.measured(part, counters.latest_bps, now)
 
     def links_measured(self, links: Iterable[Link], began_at: float, now: float) -> None:
         """The same for links, of which some may be gone. After all flows."""
