@@ -7,6 +7,7 @@ are asked for: whoever polls counters does not.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import Any
 
 from ryu.controller import ofp_event
@@ -54,7 +55,18 @@ class FlowStats:
         begin = self._match_at - _FLOW_STATS.size
         entry = bytearray(self._data[begin:begin + self.length])
         shapes.check_entry(entry)
-        return list(parser.OFPFlowStats.parser(bytes(entry), 0).instructions)
+        match_bytes: int = struct.unpack_from("!H", entry, _FLOW_STATS.size + 2)[0]
+        return list(_instructions(bytes(entry[_FLOW_STATS.size + (match_bytes + 7) // 8 * 8:])))
+
+
+@lru_cache(maxsize=1 << 14)
+def _instructions(data: bytes) -> tuple[Any, ...]:
+    """Most entries of a fabric share theirs with others, and an entry has the same at the next reading."""
+    found, offset = [], 0
+    while offset < len(data):
+        found.append(parser.OFPInstruction.parser(data, offset))
+        offset += found[-1].len
+    return tuple(found)
 
 
 class FlowStatsReply:
