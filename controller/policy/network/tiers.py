@@ -45,11 +45,14 @@ class Tiers:
         self._tiers: dict[str, int] = {}
         self._ladders: dict[frozenset[str], list[Rung]] = {}
         """The rungs from a set of nodes upwards."""
+        self._of_host: dict[str, list[Rung]] = {}
 
     def rungs_from(self, host: str) -> list[Rung]:
         """The rungs from a host upwards; the last one has no uplinks. A host that is not attached has that one."""
         self._follow_network()
-        return self._ladder(frozenset((host,)))
+        if host not in self._of_host:
+            self._of_host[host] = self._ladder(frozenset((host,)))
+        return self._of_host[host]
 
     def rungs_apart(self, host: str, other: str) -> Iterator[Rung]:
         """The rungs of a host that a path between the two crosses: those without `other` below them."""
@@ -72,6 +75,8 @@ class Tiers:
         return self._ladders[group]
 
     def _hosts_below(self, group: frozenset[str]) -> frozenset[str]:
+        if all(map(self._network.is_host, group)):
+            return group
         seen = {node for node in group if node in self._network}
         waiting = list(seen)
         while waiting:
@@ -87,6 +92,7 @@ class Tiers:
             return
         self._version = self._network.version
         self._ladders.clear()
+        self._of_host.clear()
         self._tiers = dict.fromkeys(self._network.hosts, 0)
         row = list(self._network.hosts)
         while row:

@@ -154,7 +154,8 @@ def allowed(request: PlacementRequest, able: Sequence[Candidate],
     """The candidates that leave the constraints fulfillable: a new pod or rack where one is still owed each time."""
     left = request.replicas - len(chosen)
     pods, racks = {candidate.pod for candidate in chosen}, {(candidate.pod, candidate.rack) for candidate in chosen}
-    free = [candidate for candidate in able if candidate not in chosen]
+    taken = {candidate.host for candidate in chosen}
+    free = [candidate for candidate in able if candidate.host not in taken]
     if request.least_pods - len(pods) >= left:
         return [candidate for candidate in free if candidate.pod not in pods]
     if request.least_racks - len(racks) >= left:

@@ -59,20 +59,21 @@ class Sinbad:
         self._estimates = LinkEstimates(network)
         self._placed: dict[object, frozenset[Link]] = {}
         self._tidied_at = -math.inf
-        self._down_bps: dict[Rung, float] = {}
-        """What is left into each rung at a moment, in a version of the network: files of a batch ask for the same."""
-        self._down_at = -math.inf, -1
+        self._lefts_bps: dict[tuple[Rung, bool], float] = {}
+        """What is left at each rung, up or down, at a moment, in a version of the network: files of a batch ask for
+        the same."""
+        self._lefts_at = -math.inf, -1
 
     # --- what is told ---
 
     def link_measured(self, link: Link, rate_bps: float, now: float) -> bool:
         """See `PlacementPolicy`."""
-        self._down_bps.clear()
+        self._lefts_bps.clear()
         return self._network.has_link(link) and self._estimates.of(link).measured(rate_bps, now)
 
     def transfer_ended(self, transfer_id: object) -> None:
         """See `PlacementPolicy`."""
-        self._down_bps.clear()
+        self._lefts_bps.clear()
         for estimate in self._estimates.known(self._placed.pop(transfer_id, ())):
             estimate.forget(transfer_id)
 
@@ -89,55 +90,60 @@ class Sinbad:
         """See `PlacementPolicy`."""
         if now - self._tidied_at >= TIDY_SECONDS:
             self.reserved(now)
-        if self._down_at != (now, self._network.version):
-            self._down_bps.clear()
-            self._down_at = now, self._network.version
+        if self._lefts_at != (now, self._network.version):
+            self._lefts_bps.clear()
+            self._lefts_at = now, self._network.version
         able = fitting(request, self._network)
         chosen: list[Candidate] = []
         destinations: list[Destination] = []
         source = request.writer
+        known: dict[str, dict[str, tuple[float, ...]]] = {}
         while len(chosen) < request.replicas:
             free = allowed(request, able, chosen)
             free = [candidate for candidate in free if candidate.host == request.writer] or free
-            residuals = self._residuals_bps(source, free, now)
+            residuals = self._residuals_bps(source, free, now, known.setdefault(source, {}))
             best = max(residuals)
             taken = self._generator.choice([candidate for candidate, left_bps in zip(free, residuals, strict=True)
                                             if left_bps == best])
             chosen.append(taken)
             destinations.append(Destination(taken.host, best[0]))
             source = taken.host
-        passed_over = self._passed_over(request, chosen, now)
+        passed_over = self._passed_over(request, chosen, now, known[request.writer])
         rate_bps, duration_seconds = self._expect(transfer_id, request, chosen, now)
         return Placement(tuple(destinations), rate_bps, duration_seconds, passed_over, request.writer)
 
-    def _residuals_bps(self, source: str, candidates: Sequence[Candidate], now: float) -> list[tuple[float, ...]]:
-        """What is left at each rung of the way to each candidate and at its disk, the bottleneck first.
+    def _residuals_bps(self, source: str, candidates: Sequence[Candidate], now: float,
+                       known: dict[str, tuple[float, ...]]) -> list[tuple[float, ...]]:
+        """What is left at each rung of the way to each candidate and at its disk, the bottleneck first. `known` has
+        those that were asked for before, from this source at this moment.
 
         The paper compares the ways down alone, as it prices single transfers between racks. A chain's next hop may
         stay in the rack: so the way up counts, but for the source's own link, which all share. Behind one bottleneck
         that many hosts share, the next tightest tells them apart.
         """
-        residuals = []
         above: dict[Rung, list[float]] = {}
         """Of rungs that many candidates have in common, what is left there and on the rest of the way."""
+        up = self._tiers.rungs_from(source)[1:]
         for candidate in candidates:
+            if candidate.host in known:
+                continue
             rungs = self._tiers.rungs_from(candidate.host)
             lefts = [candidate.disk_bps, math.inf]
             if len(rungs) > 1 and candidate.host != source:
                 if rungs[1] not in above:
-                    above[rungs[1]] = [self._left_into_bps(rung, now) for rung in apart(rungs[1:], source)]
-                    above[rungs[1]] += [self._left_bps(rung, False, now)
-                                        for rung in apart(self._tiers.rungs_from(source)[1:], candidate.host)]
-                lefts += [self._left_into_bps(rungs[0], now), *above[rungs[1]]]
-            residuals.append(tuple(sorted(lefts)))
-        return residuals
-
-    def _left_into_bps(self, rung: Rung, now: float) -> float:
-        if rung not in self._down_bps:
-            self._down_bps[rung] = self._left_bps(rung, True, now)
-        return self._down_bps[rung]
+                    above[rungs[1]] = [self._left_bps(rung, True, now) for rung in apart(rungs[1:], source)]
+                    above[rungs[1]] += [self._left_bps(rung, False, now) for rung in apart(up, candidate.host)]
+                lefts += [self._left_bps(rungs[0], True, now), *above[rungs[1]]]
+            lefts.sort()
+            known[candidate.host] = tuple(lefts)
+        return [known[candidate.host] for candidate in candidates]
 
     def _left_bps(self, rung: Rung, down: bool, now: float) -> float:
+        if (rung, down) not in self._lefts_bps:
+            self._lefts_bps[rung, down] = self._computed_left_bps(rung, down, now)
+        return self._lefts_bps[rung, down]
+
+    def _computed_left_bps(self, rung: Rung, down: bool, now: float) -> float:
         """What one more transfer would have between a rung and the next, in one direction: the capacity less what is
         expected to be carried, or where that is less, an equal share of what the transfers placed there have."""
         estimates = self._estimates.known(self._measured_links(rung, down))
@@ -158,8 +164,7 @@ class Sinbad:
         """Raise the estimates of all links of the chain by its one rate, for D. Returns the rate in bits/s, and D."""
         crossings = Counter(self._crossings([request.writer, *(candidate.host for candidate in chosen)]))
         rate_bps = min([candidate.disk_bps for candidate in chosen] + [
-            max(self._left_into_bps(rung, now) if down else self._left_bps(rung, False, now),
-                LEAST_SHARE * rung.capacity_bps) / times
+            max(self._left_bps(rung, down, now), LEAST_SHARE * rung.capacity_bps) / times
             for (rung, down), times in crossings.items()])
         duration_seconds = request.size_bits / rate_bps
         if duration_seconds > 0:
@@ -170,8 +175,8 @@ class Sinbad:
             for link, link_bps in added_bps.items():
                 self._estimates.of(link).placed_for_duration(transfer_id, link_bps, duration_seconds, now)
             self._placed[transfer_id] = frozenset(added_bps)
-            self._down_bps = {rung: left_bps for rung, left_bps in self._down_bps.items()
-                              if added_bps.keys().isdisjoint(self._measured_links(rung, True))}
+            self._lefts_bps = {way: left_bps for way, left_bps in self._lefts_bps.items()
+                               if added_bps.keys().isdisjoint(self._measured_links(*way))}
         return rate_bps, duration_seconds
 
     def _crossings(self, chain: Sequence[str]) -> Iterator[tuple[Rung, bool]]:
@@ -181,13 +186,14 @@ class Sinbad:
                 yield from ((rung, False) for rung in self._tiers.rungs_apart(source, target))
             yield from ((rung, True) for rung in self._tiers.rungs_apart(target, source))
 
-    def _passed_over(self, request: PlacementRequest, chosen: Sequence[Candidate],
-                     now: float) -> dict[str, str]:
-        others = [candidate for candidate in request.candidates if candidate not in chosen]
+    def _passed_over(self, request: PlacementRequest, chosen: Sequence[Candidate], now: float,
+                     known: dict[str, tuple[float, ...]]) -> dict[str, str]:
+        taken = {candidate.host for candidate in chosen}
+        others = [candidate for candidate in request.candidates if candidate.host not in taken]
         reasons = {candidate.host: reason for candidate in others
                    if (reason := unfit(candidate, request, self._network)) is not None}
         able = [candidate for candidate in others if candidate.host not in reasons]
-        residuals = self._residuals_bps(request.writer, able, now)
+        residuals = self._residuals_bps(request.writer, able, now, known)
         return reasons | {
             candidate.host: f"{tightest_bps:.0f} bit/s left into it, or its rack or pod was not wanted"
             for candidate, (tightest_bps, *_) in zip(able, residuals, strict=True)}
