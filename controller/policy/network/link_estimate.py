@@ -15,6 +15,9 @@ from speedwell.controller.policy.network.graph import Link, Network
 SMOOTHING = 0.2
 """Weight of a new measurement in the moving average (the paper's alpha)."""
 
+MOST_PLACEMENTS = 1000
+"""That count for their duration on one link, the latest ones: on a full link that is as good as for ever."""
+
 
 class _Ramp(NamedTuple):
     """What one placement is expected to add: v_old + (S/D) (1 - T/D) until T = D."""
@@ -98,6 +101,7 @@ class LinkEstimate:
     def placed_for_duration(self, transfer_id: object, rate_bps: float, duration_seconds: float, now: float) -> None:
         """Expect a transfer of `rate_bps` for `duration_seconds`, less and less as its rest shrinks."""
         before_bps = self.expected_bps(now)
+        del self._ramps[:len(self._ramps) + 1 - MOST_PLACEMENTS]
         self._ramps.append(_Ramp(transfer_id, before_bps, rate_bps, now, duration_seconds, True))
 
     def forget(self, transfer_id: object) -> None:

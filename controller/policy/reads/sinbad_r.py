@@ -70,4 +70,4 @@ class SinbadREstimate(SinbadR):
             estimate = self._estimates.of(link)
             rate_bps = self._network.capacity_bps(link) - estimate.expected_bps(now)
             if rate_bps > 0:
-                estimate.placed_for_duration(path, rate_bps, size_bits / rate_bps, now)
+                estimate.placed_for_duration(None, rate_bps, size_bits / rate_bps, now)

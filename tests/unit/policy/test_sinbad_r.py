@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 from speedwell.controller.policy.network.graph import Network
-from speedwell.controller.policy.network.link_estimate import SMOOTHING
+from speedwell.controller.policy.network.link_estimate import MOST_PLACEMENTS, SMOOTHING
 from speedwell.controller.policy.reads.selection_request import Replica, SelectionRequest
-from speedwell.controller.policy.reads.sinbad_r import SinbadR
+from speedwell.controller.policy.reads.sinbad_r import SinbadR, SinbadREstimate
 from speedwell.sim.fabric_network import network_of
 from speedwell.topo.fabric import spine_leaf, three_tier
 
@@ -150,3 +150,13 @@ def test_nothing_is_kept_of_ten_thousand_hosts_that_came_and_went(one_rack: Netw
         sinbad_r.link_measured((host, switch), 1e6, float(number))
         one_rack.remove_node(host)
     assert len(sinbad_r._estimates) <= 1
+
+
+def test_ten_thousand_reads_from_a_full_link_are_not_all_remembered(network: Network) -> None:
+    policy = SinbadREstimate(network, Random(1))
+    path = network.shortest_paths("p0r0h0", "p1r0h0")[0]
+    for number in range(10_000):
+        policy.flow_added(path, 8e9, number / 1000)
+    estimate = policy._estimates.of(path.links[0])
+    assert 0 < estimate.placements(10.0) <= MOST_PLACEMENTS
+    assert estimate.expected_bps(10.0) == pytest.approx(network.capacity_bps(path.links[0]), rel=0.01)
