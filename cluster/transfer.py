@@ -167,9 +167,13 @@ def download(client: Client, job: Download, progress: Progress) -> None:
             client.fetch(job.source, output.fileno(), progress)
         return
     if not destination.parent.is_dir():
-        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), str(destination.parent))
+        code = errno.ENOTDIR if destination.parent.exists() else errno.ENOENT
+        raise OSError(code, os.strerror(code), str(destination.parent))
     prefix = f".{destination.name[:100]}."
-    descriptor, temporary = tempfile.mkstemp(prefix=prefix, suffix=".part", dir=destination.parent)
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=prefix, suffix=".part", dir=destination.parent)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(destination)) from None
     try:
         try:
             client.fetch(job.source, descriptor, progress)

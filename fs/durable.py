@@ -25,7 +25,8 @@ def replace_all(contents: Sequence[tuple[Path, bytes]], mode: int = 0o600) -> No
                 stream.write(content)
         _sync_all(temporaries)
         for temporary, (path, _) in zip(temporaries, contents, strict=True):
-            temporary.replace(path)
+            with _errors_name(path):
+                temporary.replace(path)
         _sync_all(list({path.parent for path, _ in contents}))
     finally:
         for temporary in temporaries:
@@ -44,10 +45,11 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
     that raises."""
     temporary = _beside(path)
     try:
-        with _errors_name(path), _create(temporary, mode) as stream:
-            yield stream
-        _sync(temporary)
-        temporary.replace(path)
+        with _errors_name(path):
+            with _create(temporary, mode) as stream:
+                yield stream
+            _sync(temporary)
+            temporary.replace(path)
         _sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
@@ -55,12 +57,12 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _errors_name(path: Path) -> Iterator[None]:
-    """Errors of writing, which have no name, get the file's."""
+    """Those of what is beside it, and of writing, which have no name, get the file's."""
     try:
         yield
     except OSError as error:
-        if error.filename is None:
-            error.filename = str(path)
+        if error.filename in (None, str(_beside(path))):
+            error.filename, error.filename2 = str(path), None
         raise
 
 
