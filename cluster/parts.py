@@ -70,10 +70,11 @@ def first(part: Part, chosen: Sequence[str], replication: int, others: str = "")
         if not machines:    # an etcd that is empty is a new one
             _begin_namespace(processes, part, found["nameserver"])
     except BaseException:
-        for path in part.directory.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        if is_made:
-            part.directory.rmdir()
+        if part.directory.is_dir():
+            for path in part.directory.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if is_made:
+                part.directory.rmdir()
         raise
     return remember(processes)
 

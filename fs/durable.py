@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -30,7 +30,7 @@ def replace_all(contents: Sequence[tuple[Path, bytes]], mode: int = 0o600) -> No
         _sync_all(list({path.parent for path, _ in contents}))
     finally:
         for temporary in temporaries:
-            temporary.unlink(missing_ok=True)
+            _remove(temporary)
 
 
 def replace_others(contents: Iterable[tuple[Path, bytes]]) -> None:
@@ -52,7 +52,7 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
             temporary.replace(path)
         _sync(path.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        _remove(temporary)
 
 
 @contextmanager
@@ -64,6 +64,11 @@ def _errors_name(path: Path) -> Iterator[None]:
         if error.filename in (None, str(_beside(path))):
             error.filename, error.filename2 = str(path), None
         raise
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):     # a file system that cannot be written to says so of any name
+        path.unlink()
 
 
 def _beside(path: Path) -> Path:

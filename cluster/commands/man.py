@@ -10,6 +10,8 @@ from pathlib import Path
 import click
 
 from speedwell.cluster.commands.version import installed
+from speedwell.cluster.state_files import STATE_MODE
+from speedwell.fs import durable
 
 SECTION = "1"
 
@@ -25,8 +27,8 @@ def man(directory: Path) -> None:
     place = directory / f"man{SECTION}"
     place.mkdir(parents=True, exist_ok=True)
     pages = list(contexts(click.Context(click.get_current_context().find_root().command, info_name="speedwell")))
-    for context in pages:
-        (place / f"{page_name(context)}.{SECTION}").write_text(page(context))
+    durable.replace_all([(place / f"{page_name(context)}.{SECTION}", page(context).encode()) for context in pages],
+                        STATE_MODE)
     click.echo(f"{len(pages)} pages in {place}")
 
 

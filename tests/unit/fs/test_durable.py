@@ -41,6 +41,6 @@ def test_a_file_whose_writing_fails_stays_as_it_was_and_leaves_nothing_beside_it
 def test_an_error_of_the_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = Path("/dev/full")
     monkeypatch.setattr(durable, "_beside", lambda path: full)
-    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
+    monkeypatch.setattr(durable, "_remove", lambda _: None)     # not /dev/full
     with pytest.raises(OSError, match=r"No space left.*important"):
         durable.replace(tmp_path / "important", b"content")
