@@ -42,6 +42,7 @@ def read(copy: Path, directory: Path) -> Authority:
         issued = json.loads(content[register.ISSUED])
         certificates = {each["serial"]: register.Certificate(**each) for each in issued["certificates"]}
         if not (isinstance(key, ec.EllipticCurvePrivateKey) and set(content) <= set(_NAMES)
+                and all(isinstance(each, str) for each in content.values())
                 and key.public_key().public_bytes(*_FORM) == certificate.public_key().public_bytes(*_FORM)):
             raise ValueError
     except (KeyError, TypeError, ValueError, AttributeError):
