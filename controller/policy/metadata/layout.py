@@ -52,6 +52,8 @@ _POD_SPARE, _RACK_SPARE = 0.0075, 0.0
 """Of the mean: a pod or rack whose servers have less room each gives a block away. Spread evenly they have 0.03."""
 _BLOCK, _BLOCKS = 0.5, 4
 """Of the mean: no block is given away where less is wanted; and the most blocks of one place in one change."""
+_MANY = 128
+"""With fewer servers tables are small anyway and a block is a large part of the keys: none is given away."""
 _POD, _RACK = slice(1, 2), slice(0, 2)
 """Of the nodes above a server."""
 
@@ -155,6 +157,7 @@ class _Draft:
         self._loads = dict.fromkeys(above, 0)
         self._most = dict.fromkeys(above, 0) | dict.fromkeys(servers, _most(len(servers)))
         self._mean = UNITS / len(servers)
+        self._is_large = len(servers) >= _MANY
         for each in ranges:
             self._put(*each)
 
@@ -182,8 +185,9 @@ class _Draft:
 
     def settled(self) -> tuple[Range, ...]:
         """The ranges, when no server has more than it may."""
-        for nodes in _POD, _RACK:
-            self._relieve(nodes)
+        if self._is_large:
+            for nodes in _POD, _RACK:
+                self._relieve(nodes)
         for server in [each for each, load in self._loads.items() if load > self._most[each]]:
             while (excess := self._loads[server] - self._most[server]) > 0:
                 first, end, _ = min(self._own[server],
@@ -224,8 +228,7 @@ class _Draft:
         return sum(self._most[each] - self._loads[each] for each in servers) / len(servers)
 
     def _best_block(self, nodes: slice, place: Nodes, other: Nodes, wanted: float) -> tuple[int, int] | None:
-        """The aligned block of about so many units that costs fewest entries if it goes from one place to another;
-        if it is small, one that has to go anyway."""
+        """The aligned block of about so many units that costs fewest entries if it goes from one place to another."""
         owners: list[tuple[int, int, Nodes | None]] = []
         for first, end, server in self._ranges():
             above = self._above[server]
@@ -234,31 +237,29 @@ class _Draft:
                 owners[-1] = owners[-1][0], end, to
             else:
                 owners.append((first, end, to))
-        must = [each for each in self._ranges() if self._above[each[2]][nodes] == place
-                and self._loads[each[2]] > self._most[each[2]] and wanted < 2 * self._mean]
-        for spans in must, [each for each in owners if each[2] == place]:
-            for bits in range(int(wanted * 1.25).bit_length() - 1, int(wanted / 4).bit_length(), -1):
-                unit = 1 << bits
-                found = {(at, at + unit) for first, end, _ in spans
-                         for at in (-(-first // unit) * unit, end // unit * unit - unit) if first <= at <= end - unit}
-                if found:
-                    return min(found, key=lambda each: (_entries(owners, *each, other), each))
+        for bits in range(int(wanted * 1.25).bit_length() - 1, 1, -1):
+            unit = 1 << bits
+            found = {(at, at + unit) for first, end, to in owners if to == place
+                     for at in (-(-first // unit) * unit, end // unit * unit - unit) if first <= at <= end - unit}
+            if found:
+                return min(found, key=lambda each: (_entries(owners, *each, other), each))
         return None
 
     def _hand_out(self, first: int, end: int, above: Nodes, nodes: slice) -> None:
         """Give a range away, to servers of the place that it has below these nodes while they have room."""
-        near = [each for each in self._loads if self._above[each][nodes] == above[nodes]]
+        all_ = list(self._loads)
+        near = [each for each in all_ if self._above[each][nodes] == above[nodes]]
         while first < end:
             beside = {server for at, ends in zip((end, first), self._beside, strict=True)
                       if (server := ends.get(at)) is not None}
             racks = {self._above[server][0] for server in beside}
             rooms: dict[str, int] = {}
-            for servers in near, self._loads:
+            least = min(int(_CRUMB * self._mean), end - first)
+            for servers, enough in (near, least), (near if self._is_large else (), 1), (all_, least), (all_, 1):
                 rooms = rooms or {each: min(room, end - first) for each in servers
-                                  if (room := self._most[each] - self._loads[each]) > 0}
-            least = min(_CRUMB * self._mean, max(rooms.values()))
+                                  if (room := self._most[each] - self._loads[each]) >= max(enough, 1)}
             worth = {server: room * (1.0 if server in beside else self._nearness(server, above, racks))
-                     for server, room in rooms.items() if room >= least}
+                     for server, room in rooms.items()}
             taker = max(worth, key=lambda server: (worth[server], server))
             room = rooms[taker]
             cut = end if room >= end - first else _roundest(first + max(room // 2, 1), first + room)

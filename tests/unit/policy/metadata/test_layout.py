@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -22,6 +23,7 @@ from speedwell.controller.policy.metadata.blocks import (
     walk,
 )
 from speedwell.controller.policy.metadata.layout import Layout, join, lay_out, leave, tables
+from speedwell.evaluation.papers import metaflow
 from speedwell.sim.fabric_network import network_of
 from speedwell.topo.fabric import fat_tree, spine_leaf, three_tier
 
@@ -40,13 +42,13 @@ def is_partition(layout: Layout) -> bool:
     return ends == firsts
 
 
-def check(layout: Layout, rng: Random) -> None:
+def check(layout: Layout, rng: Random, edges: Sequence[tuple[Node, ...]] = EDGES) -> None:
     assert is_partition(layout)
     assert layout.busiest_over_mean <= 1.03
-    made = tables(layout, EDGES)
+    made = tables(layout, edges)
     addresses = [block.first for block in layout.blocks] + [block.end - 1 for block in layout.blocks]
     for address in rng.choices(addresses, k=10):
-        for (edge,), *_ in EDGES:
+        for (edge,), *_ in edges:
             way = walk(made, edge, address)
             assert way[-1] == owner(layout.blocks, address)
             assert len(way) <= 4, "one aggregation switch at most"
@@ -71,6 +73,35 @@ def test_after_any_changes_the_blocks_are_the_whole_space_and_every_edge_switch_
                    if (a := owner(before.blocks, address)) != (b := owner(layout.blocks, address))}
         assert by_hand == {(move.source, move.target) for move in moves(before.blocks, layout.blocks)}
     check(layout, rng)
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(0, 10_000))
+def test_many_servers_in_racks_of_uneven_size_keep_an_even_load_whatever_comes_and_goes(seed: int) -> None:
+    rng = Random(seed)
+    hosts = {f"p{pod}r{rack}h{host}": place(pod, rack) for pod in range(rng.randint(1, 5)) for rack in range(8)
+             for host in range(rng.randint(1, 20))}
+    on = rng.sample(sorted(hosts), len(hosts) * 3 // 4)
+    layout = lay_out({server: hosts[server] for server in on})
+    for _ in range(30):
+        server = rng.choice(sorted(hosts))
+        leaves = server in layout.above and len(layout.above) > 1
+        layout = leave(layout, server) if leaves else layout if server in layout.above else join(
+            layout, server, hosts[server])
+        assert is_partition(layout)
+        assert layout.busiest_over_mean <= 1.03
+    check(layout, rng, sorted(set(hosts.values()))[:6])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_2000_servers_have_half_the_papers_entries_after_500_changes(seed: int) -> None:
+    found = metaflow.tables("Speedwell", metaflow.Point(2000, changes=500), seed)
+    assert found["busiest_over_mean"] <= 1.03
+    assert found["edge_worst"] <= 180
+    assert found["aggregation_worst"] <= 198
+    assert found["core_worst"] == 0
+    assert found["moved"] <= 1.5, "of what a server has in the mean, in one change"
 
 
 def test_no_server_of_racks_of_uneven_size_is_too_busy_at_first() -> None:
