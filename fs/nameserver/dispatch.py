@@ -45,7 +45,7 @@ READ_ONLY = ("Lookup", "List", "ListExtendedAttributes", "RenewSession", "EndSes
 class Requests:
     """Finds the method for a request. Callable from any thread."""
 
-    names = frozenset(pb.DESCRIPTOR.services_by_name["Nameserver"].methods_by_name)
+    names = tuple(pb.DESCRIPTOR.services_by_name["Nameserver"].methods_by_name)
 
     def __init__(self, service: NameserverService | None = None,
                  requests_per_second: float = REQUESTS_PER_SECOND) -> None:
