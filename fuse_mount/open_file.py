@@ -21,10 +21,6 @@ CONFIRM_SECONDS = 2.0
 """After so long without a change here the nameserver is asked for the newest version before a write."""
 
 
-class WriteFailed(OSError):
-    """An earlier write of this handle failed; the handle repeats it until it is closed."""
-
-
 class OpenFile:
     """One inode that is open on this mount. Its methods may be called from any thread.
 
@@ -389,6 +385,6 @@ class Handle:
             self._reader.close()
 
     def raise_failure(self) -> None:
-        """Repeat the error of an earlier write of this handle."""
+        """Repeat the error of an earlier write of this handle, until it is closed."""
         if self.failure is not None:
-            raise WriteFailed(self.failure.errno, str(self.failure))
+            raise OSError(self.failure.errno, str(self.failure))

@@ -17,8 +17,6 @@ from speedwell.fs.errors import InvalidArgument, NoSuchFile
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.proto.speedwell_pb2 import Attributes, DirectoryEntry, StatisticsReply
 
-LIST_PAGE = 1000
-
 
 class Requester:
     """Somebody who has one change after the other carried out: the nameserver remembers the last one of each."""
@@ -115,19 +113,14 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         entries: list[DirectoryEntry] = []
         more = True
         while more:
-            reply = self.list_page(path, entries[-1].name if entries else b"")
+            moment, now = self._cache.moment(), time.monotonic()
+            reply = self._list(pb.ListRequest(path=path, after=entries[-1].name if entries else b""))
+            if self._caching:
+                self._cache.fill(path, moment, [(paths.join(path, entry.name), entry.attributes)
+                                                for entry in reply.entries], now)
             entries.extend(reply.entries)
             more = reply.more
         return entries
-
-    def list_page(self, path: bytes, after: bytes = b"", limit: int = LIST_PAGE) -> pb.ListReply:
-        """Up to `limit` entries with names after `after`, and whether there are more. Raises as `list`."""
-        moment, now = self._cache.moment(), time.monotonic()
-        reply = self._list(pb.ListRequest(path=path, after=after, limit=limit))
-        if self._caching:
-            self._cache.fill(path, moment, [(paths.join(path, entry.name), entry.attributes)
-                                            for entry in reply.entries], now)
-        return reply
 
     def list_columns(self, path: bytes, after: bytes = b"", *, statuses: bool,
                      limit: int = 0) -> tuple[pb.ListReply, int, float]:
