@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from speedwell import fs
@@ -54,17 +54,16 @@ class Load:
             self._process.stdin.close()
 
 
-def require_contents(client: Client, loads: Sequence[Load]) -> None:
-    """Every record that was acknowledged is there, once and in its place."""
-    for load in loads:
-        size = len(load.offsets) * upgrade_load.RECORD_BYTES
-        assert upgrade_load.read(client, f"/{load.name}", 0, size + 1) == b"".join(
-            upgrade_load.record(load.name, number) for number in range(len(load.offsets)))
-        for number, offset in enumerate(load.offsets):
+def require_contents(client: Client, offsets: Mapping[str, Sequence[int]]) -> None:
+    """Every record that was acknowledged is there, once and in its place: of each program those in /shared at its
+    `offsets`."""
+    for name, own in offsets.items():
+        assert upgrade_load.read(client, f"/{name}", 0, len(own) * upgrade_load.RECORD_BYTES + 1) == b"".join(
+            upgrade_load.record(name, number) for number in range(len(own)))
+        for number, offset in enumerate(own):
             assert upgrade_load.read(client, "/shared", offset, upgrade_load.RECORD_BYTES) == upgrade_load.record(
-                load.name, number)
-        last = upgrade_load.record(load.name, len(load.offsets) - 1)
-        assert upgrade_load.read(client, f"/{load.name}-changed", 0, upgrade_load.OTHER_BYTES + 1) == (
+                name, number)
+        last = upgrade_load.record(name, len(own) - 1)
+        assert upgrade_load.read(client, f"/{name}-changed", 0, upgrade_load.OTHER_BYTES + 1) == (
             upgrade_load.changed(last))
-    assert client.lookup("/shared", fresh=True).size == sum(
-        len(load.offsets) for load in loads) * upgrade_load.RECORD_BYTES
+    assert client.lookup("/shared", fresh=True).size == sum(map(len, offsets.values())) * upgrade_load.RECORD_BYTES

@@ -62,7 +62,7 @@ def test_no_byte_and_no_request_is_lost_while_each_process_changes_its_version(b
             restart(others[1], SCRIPTS)
             for load in running:
                 load.end()
-        require_contents(client, running)
+        require_contents(client, {load.name: load.offsets for load in running})
         file_id = client.lookup("/shared").file_id
         contents = {cluster.stored_bytes(daemon.name, file_id) for daemon in cluster.dataservers}
         assert len(contents) == 1, "the replicas differ"
