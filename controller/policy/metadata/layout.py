@@ -158,6 +158,10 @@ class _Draft:
         self._most = dict.fromkeys(above, 0) | dict.fromkeys(servers, _most(len(servers)))
         self._mean = UNITS / len(servers)
         self._is_large = len(servers) >= _MANY
+        self._members: dict[Nodes, list[str]] = {}
+        for server, nodes in above.items():
+            for place in {nodes[_POD], nodes[_RACK]}:
+                self._members.setdefault(place, []).append(server)
         for each in ranges:
             self._put(*each)
 
@@ -195,7 +199,7 @@ class _Draft:
                 cut = first
                 if self._most[server]:
                     cut = max(first, _roundest(end - _SHED * excess, end - excess))
-                self._take(cut, end)
+                self._take(cut, end, (server,))
                 self._hand_out(cut, end, self._above[server], _POD)
         return tuple((run[0][0], run[-1][1], server) for server, group in groupby(
             self._ranges(), key=lambda each: each[2]) if (run := list(group)))
@@ -203,9 +207,7 @@ class _Draft:
     def _relieve(self, nodes: slice) -> None:
         """Where a pod has hardly any room left, or a rack none, give one large block to where in the whole, or in the
         pod, there is most: many small pieces would cost many entries."""
-        members: dict[Nodes, list[str]] = {}
-        for server, above in self._above.items():
-            members.setdefault(above[nodes], []).append(server)
+        members = {above[nodes]: self._members[above[nodes]] for above in self._above.values()}
         least = (_POD_SPARE if nodes == _POD else _RACK_SPARE) * self._mean
         rooms = {place: self._room(servers) for place, servers in members.items()}
         for place in sorted(members):
@@ -247,15 +249,15 @@ class _Draft:
 
     def _hand_out(self, first: int, end: int, above: Nodes, nodes: slice) -> None:
         """Give a range away, to servers of the place that it has below these nodes while they have room."""
-        all_ = list(self._loads)
-        near = [each for each in all_ if self._above[each][nodes] == above[nodes]]
+        near = self._members[above[nodes]]
         while first < end:
             beside = {server for at, ends in zip((end, first), self._beside, strict=True)
                       if (server := ends.get(at)) is not None}
             racks = {self._above[server][0] for server in beside}
             rooms: dict[str, int] = {}
             least = min(int(_CRUMB * self._mean), end - first)
-            for servers, enough in (near, least), (near if self._is_large else (), 1), (all_, least), (all_, 1):
+            for servers, enough in (near, least), (near if self._is_large else (), 1), \
+                    (self._loads, least), (self._loads, 1):
                 rooms = rooms or {each: min(room, end - first) for each in servers
                                   if (room := self._most[each] - self._loads[each]) >= max(enough, 1)}
             worth = {server: room * (1.0 if server in beside else self._nearness(server, above, racks))
@@ -280,9 +282,10 @@ class _Draft:
         self._beside[0][first] = self._beside[1][end] = server
         self._loads[server] += end - first
 
-    def _take(self, first: int, end: int) -> None:
-        """Take these units from whoever has them."""
-        for each in [each for own in self._own.values() for each in own if each[0] < end and each[1] > first]:
+    def _take(self, first: int, end: int, servers: Iterable[str] | None = None) -> None:
+        """Take these units from whoever has them, or from servers that are known to."""
+        for each in [each for server in servers or self._own for each in self._own[server]
+                     if each[0] < end and each[1] > first]:
             server = each[2]
             self._own[server].remove(each)
             del self._beside[0][each[0]], self._beside[1][each[1]]
