@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
@@ -36,6 +37,8 @@ FILES = 8
 """Older ones beside the one that is written: FILE.1 is the newest of them."""
 
 PAUSE_SECONDS = 0.1
+NOTES_AT_ONCE = 256
+_JSON = json.JSONEncoder(ensure_ascii=False)
 _SHOWN = ("path", "source", "destination", "inode", "uid", "gid", "mode", "size", "dataserver_id", "max_bytes",
           "max_files", "keep_ns")
 
@@ -97,40 +100,42 @@ class Audit:
         self._write()
 
     def _write(self) -> None:
-        self._file.failed = 0
+        failed = 0
         while self._notes:
-            note = self._notes.popleft()
+            notes = [self._notes.popleft() for _ in range(min(len(self._notes), NOTES_AT_ONCE))]
             with self._counting:
-                self._bytes -= len(note.request)
-            self._emit(_line(note))
-        failed = self._file.failed
+                self._bytes -= sum(len(note.request) for note in notes)
+            if not self._emit(map(_line, notes)):
+                failed += len(notes)
         if failed:
             log.error("the audit log cannot be written: %d lines are lost", failed)
             self._count_lost(failed)
         elif self._lost:
             with self._counting:
                 lost, self._lost = self._lost, 0
-            self._emit({"time": _time(time.time()), "lost": lost})
+            self._emit([{"time": _time(time.time()), "lost": lost}])
 
     def _count_lost(self, count: int) -> None:
         with self._counting:
             self._lost += count
         self.lost.inc(count)
 
-    def _emit(self, line: dict[str, Any]) -> None:
-        text = json.dumps(line, ensure_ascii=False)
-        self._file.emit(logging.makeLogRecord({"msg": text}))
+    def _emit(self, lines: Iterable[dict[str, Any]]) -> bool:
+        """Whether they are written."""
+        self._file.failed = False
+        self._file.emit(logging.makeLogRecord({"msg": "\n".join(map(_JSON.encode, lines))}))
+        return not self._file.failed
 
 
 class _PrivateFile(RotatingFileHandler):
-    failed = 0
+    failed = False
 
     def _open(self) -> IO[str]:  # type: ignore[override]
         return open(self.baseFilename, "a", encoding="utf-8",
                     opener=lambda path, flags: os.open(path, flags | os.O_CLOEXEC, 0o600))
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        self.failed += 1
+        self.failed = True
 
 
 def _line(note: Note) -> dict[str, Any]:

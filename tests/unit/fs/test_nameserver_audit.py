@@ -78,6 +78,8 @@ def test_long_requests_that_wait_take_so_much_memory_at_most(tmp_path: Path, mon
 
 def test_the_log_is_rotated_and_no_line_is_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "FILE_BYTES", 1000)
+    monkeypatch.setattr(audit, "NOTES_AT_ONCE", 3)
+    monkeypatch.setattr(audit, "PAUSE_SECONDS", 60)
     log = Audit(tmp_path / "log")
     for number in range(50):
         log.note(note(b"/%d" % number))
