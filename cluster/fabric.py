@@ -19,7 +19,7 @@ from speedwell.cluster.controller_client import session
 from speedwell.cluster.data_directories import directory_options
 from speedwell.cluster.fabric_settings import FabricSettings
 from speedwell.cluster.identities import with_identity
-from speedwell.cluster.local_commands import durability_options
+from speedwell.cluster.local_commands import LOOPBACK, durability_options
 from speedwell.cluster.nameservers import (
     EtcdMember,
     etcd_commands,
@@ -161,8 +161,8 @@ class FabricCluster:
     def _metrics_addresses(self) -> dict[str, str]:
         """HOST:PORT by process: those on hosts answer at their hosts' addresses in the management network."""
         names = nameserver_names(self.settings.nameservers)
-        found = {local_metrics.SUPERVISOR: f"{MACHINE}:{SUPERVISOR_METRICS_PORT}",
-                 **{name: f"{MACHINE}:{NAMESERVER_METRICS_PORT + index}" for index, name in enumerate(names)}}
+        found = {local_metrics.SUPERVISOR: f"{LOOPBACK}:{SUPERVISOR_METRICS_PORT}",
+                 **{name: f"{LOOPBACK}:{NAMESERVER_METRICS_PORT + index}" for index, name in enumerate(names)}}
         for host in self.network.hosts:
             roles = {"dataserver": host.name != NAME, "mount": host.name in self.settings.mounts,
                      "metadata": host.name in self.metadata_hosts, "agent": self.settings.host_agents}
@@ -172,10 +172,10 @@ class FabricCluster:
 
     @property
     def _always_measured(self) -> dict[str, str]:
-        scheduler = {host_agents.SCHEDULER: f"{MACHINE}:{host_agents.METRICS_PORT}"}
+        scheduler = {host_agents.SCHEDULER: f"{LOOPBACK}:{host_agents.METRICS_PORT}"}
         return {**(scheduler if self.settings.host_agents else {}),
                 **{name: f"{MACHINE}:{member.client_port}" if not member.metrics_port
-                   else f"127.0.0.1:{member.metrics_port}"
+                   else f"{LOOPBACK}:{member.metrics_port}"
                    for name, member in zip(etcd_names(self.settings.nameservers), self._etcd_members, strict=True)}}
 
     def _command(self, name: str) -> Command:

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from speedwell.cluster.controller_client import session
 from speedwell.cluster.errors import NotRunning
+from speedwell.cluster.local_commands import LOOPBACK
 from speedwell.cluster.processes import Command, program
 from speedwell.fs import durable
 from speedwell.topo.emulation.settings import Settings
@@ -50,7 +51,7 @@ def slice_ms(fabric: Fabric) -> int:
 def scheduler(directory: Path, fabric: Fabric, host: str, controller: str, policy: str) -> Command:
     return Command(SCHEDULER, [
         program("speedwell-timeslices"), "--controller", controller, "--listen", f"{host}:{PORT}",
-        "--metrics", f"{host}:{METRICS_PORT}", "--key-file", str(key_file(directory / KEYS)),
+        "--metrics", f"{LOOPBACK}:{METRICS_PORT}", "--key-file", str(key_file(directory / KEYS)),
         "--slice-ms", str(slice_ms(fabric)), "--policy", policy])
 
 

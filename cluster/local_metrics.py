@@ -7,17 +7,24 @@ import json
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from speedwell.cluster import current
+from speedwell.cluster.identities import FOLDER
 from speedwell.cluster.nameservers import etcd_names, free_ports
 from speedwell.cluster.processes import Command, Processes
 from speedwell.cluster.state_files import STATE_MODE
 from speedwell.cluster.supervision import Supervision
 from speedwell.fs import durable
 from speedwell.fs.addresses import bracketed, parse_address
+from speedwell.fs.identity import files
+from speedwell.fs.metrics import is_loopback
 
 TARGETS_FILE = "metrics-targets.json"
 SUPERVISOR = "supervisor"
+AGENT = "agent-"
+"""Host agents have keys, no certificates."""
 
 
 def addresses(recorded: Mapping[str, str], names: Sequence[str], running: Sequence[str], host: str) -> dict[str, str]:
@@ -39,7 +46,10 @@ def write_targets(processes: Processes, others: Mapping[str, str]) -> None:
     """Tell Prometheus where to ask; nothing if the installation's processes do not answer. `others` always do."""
     known = processes.settings.get("metrics")
     if known:
-        targets = [{"targets": [address], "labels": {"process": name}} for name, address in (known | others).items()]
+        own = identity_of(processes)
+        targets = [{"targets": [address], "labels": {"process": name} | (
+                    {} if own is None or is_loopback(address) or name.startswith(AGENT) else {"__scheme__": "https"})}
+                   for name, address in (known | others).items()]
         durable.replace(processes.directory / TARGETS_FILE, (json.dumps(targets, indent=2) + "\n").encode(),
                         STATE_MODE)
 
@@ -50,7 +60,14 @@ def serve(processes: Processes, supervision: Supervision) -> None:
         from speedwell.cluster.supervisor_metrics import SupervisorMetrics  # takes 10 MiB
         from speedwell.fs import metrics
 
-        metrics.serve(address, [SupervisorMetrics(supervision)])
+        metrics.serve(address, [SupervisorMetrics(supervision)], identity_of(processes))
+
+
+def identity_of(processes: Processes) -> Path | None:
+    """What this machine's supervisor shows, which has none of its own; None if the installation has no identity."""
+    settings = processes.settings
+    is_secured = settings.get("identity") or settings.get("kind") == current.MACHINE
+    return files.any_identity(processes.directory / FOLDER) if is_secured else None
 
 
 def of_etcd(host: str, settings: Mapping[str, Any]) -> dict[str, str]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +17,8 @@ from speedwell.fs.errors import InvalidArgument, reason
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
-OPTION = click.option("--metrics", metavar="HOST:PORT", help="Answer Prometheus at http://HOST:PORT/metrics.")
+OPTION = click.option("--metrics", metavar="HOST:PORT", help="Answer Prometheus at http://HOST:PORT/metrics; "
+                      "with an identity beyond loopback at https://, and only who has a certificate.")
 
 
 def check(address: str | None) -> None:
@@ -25,10 +29,11 @@ def check(address: str | None) -> None:
         importlib.import_module("prometheus_client")
 
 
-def serve(address: str, collectors: Iterable[Collector]) -> str:
-    """Answer at http://HOST:PORT/metrics, on threads of its own, until the process ends; returns this URL.
+def serve(address: str, collectors: Iterable[Collector], identity: Path | None = None) -> str:
+    """Answer at http://HOST:PORT/metrics, on threads of its own, until the process ends; returns this URL. Who has an
+    `identity` answers beyond loopback over TLS, and only readers and operators of its installation: https://.
 
-    Raises InvalidArgument if the address is malformed or cannot be had.
+    Raises InvalidArgument if the address is malformed or cannot be had, IdentityError.
     """
     # takes 10 MiB, which who is not to answer does without
     from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics, start_http_server
@@ -39,8 +44,22 @@ def serve(address: str, collectors: Iterable[Collector]) -> str:
     registry = CollectorRegistry()
     for collector in (ProcessCollector(registry=None), *collectors):
         registry.register(collector)
+    is_secured = identity is not None and not is_loopback(address)
     try:
-        server, _ = start_http_server(port, host, registry)
+        if identity is None or not is_secured:
+            bound = start_http_server(port, host, registry)[0].server_port
+        else:
+            from speedwell.fs.secured_metrics import SecuredMetrics
+
+            bound = SecuredMetrics(host, port, registry, identity).server_port
     except OSError as error:
         raise InvalidArgument(f"--metrics: cannot listen on {address}: {reason(error)}") from None
-    return f"http://{address.rpartition(':')[0]}:{server.server_port}/metrics"
+    return f"{'https' if is_secured else 'http'}://{address.rpartition(':')[0]}:{bound}/metrics"
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches HOST:PORT, which then needs no certificate for metrics."""
+    host = parse_address(address, "--metrics", lowest_port=0)[0]
+    with suppress(ValueError):
+        return ip_address(host).is_loopback
+    return host == "localhost"

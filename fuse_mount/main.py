@@ -192,7 +192,7 @@ def _serve(settings: Settings, library: ModuleType, report: Report, *, needs_dat
 
             prometheus.serve(settings.metrics, [MountMetrics(
                 str(settings.mountpoint), settings.nameserver, session.measures, client,
-                lambda: operations.open_files, settings.identity)])
+                lambda: operations.open_files, settings.identity)], settings.identity)
     except (SpeedwellError, MountError) as error:
         report.failed(f"speedwell-mount: {error}")
         return 1

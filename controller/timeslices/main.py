@@ -61,7 +61,7 @@ def command(controller_url: str, identity: Path | None, insecure: str | None, li
     if metrics:
         from speedwell.controller.timeslices.metrics import SchedulerMetrics
 
-        told += f" {prometheus.serve(metrics, [SchedulerMetrics(service)])}"
+        told += f" {prometheus.serve(metrics, [SchedulerMetrics(service)], identity)}"
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, service.stop)
     systemd.ready(told)

@@ -145,7 +145,7 @@ def run(flags: SimpleNamespace) -> int:
                                 local_listener=local.listen(advertised, port), quarantine=quarantine,
                                 identity=identity, pace=Pace(flags.recovery_rate), certificate=securing, door=door)
     if flags.metrics:
-        metrics.serve(flags.metrics, [*server.collectors, StateMetrics(store, lease, door)])
+        metrics.serve(flags.metrics, [*server.collectors, StateMetrics(store, lease, door)], flags.identity)
     own = Replica(dataserver_id=flags.id, host=advertised, port=port, rack=flags.rack, pod=flags.pod,
                   other_hosts=flags.other_hosts)
     copies = Copies(store, own, flags.nameserver, controller=flags.controller, local_host=advertised,

@@ -175,6 +175,8 @@ class Identity:
             self._server, self._anonymous, self._client = (self._context(kind) for kind in (
                 ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT))
             self._anonymous.verify_mode = ssl.CERT_OPTIONAL
+            if self._own.role == NAMESERVER:
+                self._server.set_alpn_protocols(["h2"])     # else gRPC does not talk to us
             if self._own.role == CONTROLLER:
                 shown = self.directory / files.TO_SWITCHES
                 if shown.exists():
@@ -201,8 +203,6 @@ class Identity:
         context.load_verify_locations(self.directory / files.AUTHORITY)
         if protocol == ssl.PROTOCOL_TLS_SERVER:
             context.num_tickets = 0     # nothing arrives that was not asked for: an idle connection is silent
-            if self._own.role == NAMESERVER:
-                context.set_alpn_protocols(["h2"])      # else gRPC does not talk to us
         return context
 
 

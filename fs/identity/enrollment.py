@@ -6,20 +6,16 @@
     GET /v1/revoked      of who has a certificate: which ones are revoked, also as etcd takes it; of a controller,
                          too, the bearer tokens and what it shows to switches
 
-What is refused is answered as application/problem+json (RFC 9457). Of connections there are CONNECTIONS at most: one
-more ends the oldest. Each has SECONDS for its requests.
+What is refused is answered as application/problem+json (RFC 9457).
 """
 
 import json
 import logging
-import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,16 +23,14 @@ from cryptography import x509
 
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.errors import IdentityError, InvalidArgument, reason
-from speedwell.fs.handshakes import LINGER_SECONDS
 from speedwell.fs.identity import bearer, files, invitations, register
 from speedwell.fs.identity.authority import Authority, Holder
 from speedwell.fs.identity.bundle import Identity, Peer, peer_of
 from speedwell.fs.identity.roles import AUTHORITY, CONTROLLER
+from speedwell.fs.identity.secured_http import SecuredHTTPServer
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS = 64
-SECONDS = 10.0
 MOST_BYTES = 64 << 10
 RENEWED_AGAIN_AT = 1 / 60
 """Of a new certificate's time its holder gets another one with the old one: the answer may have been lost."""
@@ -50,69 +44,19 @@ class Refused(Exception):
         self.status = status
 
 
-class Enrollment(ThreadingHTTPServer):
+class Enrollment(SecuredHTTPServer):
     """Of the authority in `directory`, whose identity for other machines is `identity`."""
-
-    daemon_threads = True
-    request_queue_size = CONNECTIONS
 
     def __init__(self, directory: Path, listen: str) -> None:
         """Raises IdentityError, InvalidArgument."""
         host, port = parse_address(listen, "--listen", lowest_port=0)
         self.directory = directory
         self.note_answer: Callable[[str, int], None] = lambda request, status: None
-        self.identity = Identity(directory / AUTHORITY).require_role(AUTHORITY)
-        self._open: dict[socket.socket, tuple[socket.socket, float]] = {}   # another descriptor, since when
-        self._lock = threading.Lock()
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        identity = Identity(directory / AUTHORITY).require_role(AUTHORITY)
         try:
-            super().__init__((host, port), _Handler)
+            super().__init__(host, port, _Handler, identity)
         except OSError as error:
             raise InvalidArgument(f"--listen: cannot listen on {listen}: {reason(error)}") from None
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        with self._lock:
-            oldest = next(iter(self._open)) if len(self._open) >= CONNECTIONS else None
-            self._open[request] = request.dup(), time.monotonic()
-        self._end(oldest)
-        try:
-            super().process_request(request, client_address)
-        except RuntimeError:    # out of threads
-            self._end(request)
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._end(request)
-
-    def service_actions(self) -> None:
-        """Called twice a second."""
-        late = time.monotonic() - SECONDS
-        with self._lock:
-            slow = [each for each, (_, since) in self._open.items() if since < late]
-        for each in slow:
-            self._end(each)
-
-    def _end(self, connection: socket.socket | None) -> None:
-        with self._lock:
-            same, _ = self._open.pop(connection, (None, 0.0)) if connection is not None else (None, 0.0)
-        if same is not None:
-            with same, suppress(OSError):
-                same.shutdown(socket.SHUT_RDWR)
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        with self.identity.server_context(anonymous=True).wrap_socket(
-                request, server_side=True, do_handshake_on_connect=False) as secured:
-            try:
-                secured.do_handshake()
-                super().finish_request(secured, client_address)
-            finally:
-                _linger(secured)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        log.info("%s was not served", client_address[0], exc_info=log.isEnabledFor(logging.DEBUG))
 
     # ------------------------------------------------------------------ what is asked for
 
@@ -241,12 +185,3 @@ def _shown(connection: ssl.SSLSocket, peer: Peer) -> register.Certificate:
     return register.Certificate(peer.name, peer.role, peer.serial, ssl.cert_time_to_seconds(shown["notBefore"])
                                 + register.CLOCK_SKEW_SECONDS, peer.expires_at, scope=str(peer.scope or ""),
                                 address=addresses[0] if addresses else "", elsewhere=True)
-
-
-def _linger(connection: ssl.SSLSocket) -> None:
-    """So that an answer or an alert arrives: unread bytes would turn the close into a reset."""
-    with suppress(OSError):
-        socket.socket.shutdown(connection, socket.SHUT_WR)
-        connection.settimeout(LINGER_SECONDS)
-        while socket.socket.recv(connection, MOST_BYTES):
-            pass

@@ -32,6 +32,11 @@ def make_directory(path: Path) -> Path:
     return path
 
 
+def any_identity(directory: Path) -> Path | None:
+    """One of those in a machine's directory of identities, to show to who asks for no certain role."""
+    return min((path.parent for path in directory.glob(f"*/{CERTIFICATE}")), default=None)
+
+
 def key_in(certificate: bytes) -> bytes:
     """The key at the end of what is in a CERTIFICATE."""
     return certificate[certificate.index(b"-----BEGIN PRIVATE KEY-----"):]

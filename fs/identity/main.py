@@ -13,6 +13,7 @@ from speedwell.fs import metrics as prometheus
 from speedwell.fs.config import config_option
 from speedwell.fs.ending import run_to_the_end
 from speedwell.fs.errors import IdentityError, InvalidArgument
+from speedwell.fs.identity import files
 from speedwell.fs.identity.keeper import keep_renewed
 
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
@@ -37,7 +38,7 @@ def command(directory: Path, listen: str | None, metrics: str | None, log_level:
         from speedwell.fs.identity.metrics import CertificateMetrics  # takes 10 MiB
 
         measured = CertificateMetrics(directory)
-        prometheus.serve(metrics, [measured])
+        prometheus.serve(metrics, [measured], files.any_identity(directory))
     if listen is not None:
         from speedwell.fs.identity.enrollment import Enrollment  # takes memory
 

@@ -76,7 +76,7 @@ def command(store: str, listen: str, blocks: tuple[str, ...], controller: str | 
 
         told = StoreMetrics(ownership)
         server.measure = told.note
-        prometheus.serve(metrics, [told, *([server.handshakes.refusals] if server.handshakes else [])])
+        prometheus.serve(metrics, [told, *([server.handshakes.refusals] if server.handshakes else [])], identity)
     routes = OwnerRoutes()
     routes.set(owned)
     threading.Thread(target=server.serve_forever, name="accept", daemon=True).start()

@@ -98,7 +98,7 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
         if metrics_address:
             prometheus.serve(metrics_address, [requests.seconds, requests.refused, requests.delayed,
                                                NamespaceMetrics(requests), *frames.door_metrics,
-                                               *([audit.lost] if audit else [])])
+                                               *([audit.lost] if audit else [])], identity_directory)
         if etcd:
             client = EtcdClient(etcd, identity=None if etcd_identity is None else Identity(etcd_identity))
             replicated = _replicated_store(client, etcd_prefix, directory, address, sync=sync)

@@ -21,11 +21,12 @@ import requests
 from speedwell.cluster import host_agents
 from speedwell.cluster.controller_client import ask
 from speedwell.cluster.errors import NotRunning
-from speedwell.cluster.fabric import MACHINE
 from speedwell.cluster.fabric_settings import read_settings, with_all_systems
+from speedwell.cluster.local_commands import LOOPBACK
 from speedwell.cluster.processes import Processes
 from speedwell.cluster.supervisor import down, up
 from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.identity import files
 from speedwell.fs.limits import LEAST_ADVISED_BYTES
 from speedwell.topo.emulation.processes import in_namespace
 from speedwell.topo.fabric import spine_leaf
@@ -71,7 +72,7 @@ class Installation:
     def turns(self) -> dict[str, int]:
         """As the scheduler tells them."""
         with contextlib.suppress(NotRunning):
-            return host_agents.turns(f"http://{MACHINE}:{host_agents.METRICS_PORT}/metrics")
+            return host_agents.turns(f"http://{LOOPBACK}:{host_agents.METRICS_PORT}/metrics")
         return {}
 
     def states(self) -> dict[str, str]:
@@ -209,13 +210,18 @@ def test_the_page_shows_turns_who_leads_and_the_tree_of_keys_as_they_are(install
         page.until("document.querySelector('#panel').innerText.includes('Dataservers: 4 of 4 alive')", SECONDS)
 
 
+@pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
 def test_a_real_prometheus_hears_every_process(installation: Installation, tmp_path: Path) -> None:
     targets = json.loads((installation.directory / "metrics-targets.json").read_text())
     assert {target["labels"]["process"] for target in targets} == {
         "supervisor", *(record.name for record in Processes(installation.directory).records)} - {"controller"}
+    shown = str(installation.directory / "identity" / "operator" / files.CERTIFICATE)
     for target in targets:
-        require_as_prometheus_wants(requests.get(f"http://{target['targets'][0]}/metrics", timeout=30).content)
-    with prometheus(tmp_path, installation.directory, ("speedwell", "speedwell-controller")) as url:
+        url = f"{target['labels'].get('__scheme__', 'http')}://{target['targets'][0]}/metrics"
+        require_as_prometheus_wants(requests.get(url, timeout=30, cert=shown, verify=False).content)
+        if target["labels"]["process"].startswith(("dataserver-", "mount-", "metadata-")):
+            assert url.startswith("https://") and requests.get(url, timeout=30, verify=False).status_code == 403
+    with prometheus(tmp_path, installation.directory, ("speedwell-fabric", "speedwell-controller")) as url:
         wait_until(lambda: len(values(url, "up == 1", "instance")) == len(targets) + 1, SECONDS,
                    lambda: str(values(url, "up", "instance")))
         wait_until(lambda: values(url, "speedwell_process_up", "name").get("controller") == 1, SECONDS,

@@ -18,7 +18,7 @@ import pytest
 from speedwell.cluster import host_agents, identities
 from speedwell.cluster.controller_client import ask
 from speedwell.cluster.errors import NotRunning
-from speedwell.cluster.fabric import MACHINE
+from speedwell.cluster.local_commands import LOOPBACK
 from speedwell.cluster.processes import Processes
 from speedwell.cluster.supervisor import down
 from speedwell.fs.client import Client
@@ -154,7 +154,7 @@ class Fabric:
 
     def heard_agents(self) -> int:
         with contextlib.suppress(NotRunning):
-            return len(host_agents.turns(f"http://{MACHINE}:{host_agents.METRICS_PORT}/metrics"))
+            return len(host_agents.turns(f"http://{LOOPBACK}:{host_agents.METRICS_PORT}/metrics"))
         return 0
 
     def is_steered(self) -> bool:

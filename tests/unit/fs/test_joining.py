@@ -31,7 +31,7 @@ from speedwell.cluster.errors import ClusterError, InvalidSetting
 from speedwell.cluster.processes import Processes
 from speedwell.fs import durable
 from speedwell.fs.errors import IdentityError
-from speedwell.fs.identity import enrollment, files, invitations, joining, keeper, places, register
+from speedwell.fs.identity import enrollment, files, invitations, joining, keeper, places, register, secured_http
 from speedwell.fs.identity.authority import Authority
 from speedwell.fs.identity.bundle import LOOK_SECONDS, Identity
 from speedwell.fs.identity.enrollment import Enrollment
@@ -465,14 +465,14 @@ def test_where_there_are_no_threads_no_place_is_lost(site: Site, monkeypatch: py
 def test_silent_strangers_keep_nobody_from_joining(site: Site, tmp_path: Path) -> None:
     token = site.invite("b", DATASERVER)
     silent = [socket.create_connection(("127.0.0.1", site.server.server_port))
-              for _ in range(2 * enrollment.CONNECTIONS)]
+              for _ in range(2 * secured_http.CONNECTIONS)]
     joining.join(tmp_path / "b", token)
     for each in silent:
         each.close()
 
 
 def test_who_is_silent_is_not_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enrollment, "SECONDS", 0.5)
+    monkeypatch.setattr(secured_http, "SECONDS", 0.5)
     with socket.create_connection(("127.0.0.1", site.server.server_port), 10) as silent:
         assert silent.recv(1) == b""
     wait_until(lambda: not site.server._open, 10, "the place of a silent connection is kept")
