@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from speedwell.sim.errors import InvalidSetting
 
 PAPERS = ("mayflower", "mincof", "sinbad", "sinbad_fabric", "xco", "metaflow", "together")
 """Modules of `evaluation.papers`. Each has its experiments in EXPERIMENTS, by names that begin with its own."""
+
+GROUP = "speedwell.experiments"
+"""Entry points of packages that bring an `Experiment`, each under its name."""
 
 Result = dict[str, Any]
 """What a run gives: JSON values, the run's parameters under `task`."""
@@ -84,13 +88,27 @@ class Experiment(Layout):
 
 
 def named(name: str) -> Experiment | None:
-    """The experiment of this name, if there is one; only its paper's modules are imported."""
+    """The experiment of this name, if there is one; only its own module is imported. Raises InvalidSetting."""
     found = (import_module(f"speedwell.evaluation.papers.{paper}").EXPERIMENTS.get(name) for paper in PAPERS
              if paper.partition("_")[0] == name.partition("-")[0])
-    return next(filter(None, found), None)
+    return next(filter(None, found), None) or _of_packages(name=name).get(name)
 
 
 def all_experiments() -> dict[str, Experiment]:
-    """By name, paper after paper."""
-    return {name: experiment for paper in PAPERS
-            for name, experiment in import_module(f"speedwell.evaluation.papers.{paper}").EXPERIMENTS.items()}
+    """By name, paper after paper, then those of packages. Raises InvalidSetting."""
+    papers = {name: experiment for paper in PAPERS
+              for name, experiment in import_module(f"speedwell.evaluation.papers.{paper}").EXPERIMENTS.items()}
+    return papers | {name: experiment for name, experiment in _of_packages().items() if name not in papers}
+
+
+def _of_packages(**chosen: str) -> dict[str, Experiment]:
+    found = {}
+    for entry in entry_points(group=GROUP, **chosen):
+        where = f"entry point {entry.name} = {entry.value}"
+        try:
+            found[entry.name] = entry.load()
+        except Exception as error:
+            raise InvalidSetting(f"{where}: {type(error).__name__}: {error}") from error
+        if not isinstance(found[entry.name], Experiment):
+            raise InvalidSetting(f"{where}: that is no speedwell.evaluation.experiment.Experiment")
+    return found

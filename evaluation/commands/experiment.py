@@ -26,17 +26,20 @@ ALL = "all"
 
 
 class ExperimentName(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
-    """An experiment, or `all`. Only the module of its paper is imported."""
+    """An experiment, or `all`. Only its own module is imported."""
 
     name = "experiment"
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
         from speedwell.evaluation.experiment import named
+        from speedwell.sim.errors import SimulationError
 
-        if value != ALL and named(value) is None:
-            self.fail(f"there is no experiment {value!r}: `speedwell experiment --list` shows all", parameter,
-                      context)
-        return str(value)
+        try:
+            if value == ALL or named(value) is not None:
+                return str(value)
+        except SimulationError as error:
+            self.fail(str(error), parameter, context)
+        self.fail(f"there is no experiment {value!r}: `speedwell experiment --list` shows all", parameter, context)
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         """What is told when none is named."""
@@ -53,8 +56,12 @@ class ExperimentName(click.ParamType):  # type: ignore[type-arg]  # generic only
 def _print_list(context: click.Context, option: click.Parameter, wanted: bool) -> None:
     if wanted:
         from speedwell.evaluation.listing import table
+        from speedwell.sim.errors import SimulationError
 
-        table().show()
+        try:
+            table().show()
+        except SimulationError as error:
+            raise click.ClickException(str(error)) from None
         context.exit()
 
 

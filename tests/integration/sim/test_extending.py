@@ -101,13 +101,44 @@ def test_a_policy_of_a_file_is_in_every_help(directory: Path) -> None:
         assert re.search(r"\bwidest\b", done.stdout), (command, done.stderr)
 
 
+def run_beside_a_package(command: list[str], directory: Path, group: str, entry: str,
+                         ) -> subprocess.CompletedProcess[str]:
+    package = directory / "own-1.dist-info"
+    package.mkdir(exist_ok=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1\n")
+    (package / "entry_points.txt").write_text(f"[{group}]\n{entry}\n")
+    return run(["speedwell.cluster.cli", *command], directory, PYTHONPATH=f"{directory}:{ROOT}")
+
+
 def test_an_installed_package_offers_its_policies_by_an_entry_point(directory: Path) -> None:
-    package = directory / "own_policies-1.dist-info"
-    package.mkdir()
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: own-policies\nVersion: 1\n")
-    (package / "entry_points.txt").write_text("[speedwell.policies]\nwidest = widest\n")
-    done = run(["speedwell.cluster.cli", "up", "--help"], directory, PYTHONPATH=f"{directory}:{ROOT}")
+    done = run_beside_a_package(["up", "--help"], directory, "speedwell.policies", "widest = widest")
     assert re.search(r"\bwidest\b", done.stdout), done.stderr
+
+
+def test_the_experiment_of_the_guide_is_listed_and_run_like_those_of_the_papers(directory: Path) -> None:
+    [(group, entry)] = re.findall(r'entry-points\."(speedwell\.experiments)"\]\n(.*)\n', GUIDE)
+    own = directory, group, entry.replace('"', "")
+    listed = run_beside_a_package(["experiment", "--list"], *own)
+    assert "by-locality" in listed.stdout and "mayflower-fig4" in listed.stdout, listed.stderr
+    done = run_beside_a_package(["experiment", "by-locality", "--quick", "--policy", "random+ecmp"], *own)
+    assert done.returncode == 0, done.stderr
+    lines = (directory / "results/by-locality/results.jsonl").read_text().splitlines()
+    runs = Counter((task["point"], task["method"]["name"]) for task in (json.loads(line)["task"] for line in lines))
+    methods = "nearest+ecmp", "mayflower+mayflower", "random+ecmp"
+    assert runs == {(point, method): 2 for point in ("20%", "80%") for method in methods}
+    reported = run_beside_a_package(["report", "results/by-locality", "--output", "report.html"], *own)
+    assert reported.returncode == 0, reported.stderr
+
+
+@pytest.mark.parametrize(("value", "reason"), [
+    ("nothing_like_that", "ModuleNotFoundError: No module named 'nothing_like_that'"),
+    ("widest", "that is no speedwell.evaluation.experiment.Experiment")])
+def test_an_entry_point_that_leads_to_no_experiment_is_refused(value: str, reason: str, directory: Path) -> None:
+    own = directory, "speedwell.experiments", f"by-locality = {value}"
+    for command in ("--list", "by-locality", "all"):
+        done = run_beside_a_package(["experiment", command], *own)
+        assert done.returncode in (1, 2) and "Traceback" not in done.stderr
+        assert f"entry point by-locality = {value}: {reason}" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(("text", "reason"), [
