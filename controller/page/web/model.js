@@ -86,15 +86,17 @@ export class Model extends EventTarget {
 
   async findMore() {
     const { found } = this;
-    found.isAsked = true;
+    if (found.isAsking) return; // a second click before the answer
+    found.isAsked = found.isAsking = true;
     await Promise.all(found.lists.filter(({ next }) => next !== null).map(async (list) => {
       const answer = await fetch(`${list.url}limit=${FOUND_AT_ONCE}&offset=${list.next}`).catch(() => null);
       if (answer?.status === 404) list.next = null; // coflows are not scheduled here, or this one has ended
-      if (!answer?.ok) return;
-      const told = await answer.json();
+      const told = answer?.ok ? await answer.json().catch(() => null) : null;
+      if (!told) return;
       found.flows.push(...told.reads ? this.#readFlows(told.reads) : this.#coflowFlows(told.members ? this.#membersOf(told, list.next) : told.flows));
       list.next = told.next_offset;
     }));
+    found.isAsking = false;
     this.#tell("frame");
   }
 
