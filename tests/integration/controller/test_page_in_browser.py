@@ -358,7 +358,7 @@ def test_a_link_has_the_flows_of_all_coflows_and_a_coflow_all_of_its_own() -> No
         rows = "document.querySelectorAll('#detail tr[data-key]').length"
         page.until(f"{rows} >= 100")
         while page.value("document.querySelector('#detail p button') !== null"):
-            page.value("{ const button = document.querySelector('#detail p button'); button.click(); button.click(); }")
+            page.value("{ const more = document.querySelector('#detail p button'); more.click(); more.click(); }")
             page.until("document.querySelector('#detail p button') === null || "
                        f"{rows} > {page.value(rows)}")
         told = page.value("[...document.querySelectorAll('#detail tr[data-key]')].map((row) => row.dataset.key)")
