@@ -91,7 +91,7 @@ def named(name: str) -> Experiment | None:
     """The experiment of this name, if there is one; only its own module is imported. Raises InvalidSetting."""
     found = (import_module(f"speedwell.evaluation.papers.{paper}").EXPERIMENTS.get(name) for paper in PAPERS
              if paper.partition("_")[0] == name.partition("-")[0])
-    return next(filter(None, found), None) or _of_packages(name=name).get(name)
+    return next(filter(None, found), None) or _of_packages(name).get(name)
 
 
 def all_experiments() -> dict[str, Experiment]:
@@ -101,9 +101,11 @@ def all_experiments() -> dict[str, Experiment]:
     return papers | {name: experiment for name, experiment in _of_packages().items() if name not in papers}
 
 
-def _of_packages(**chosen: str) -> dict[str, Experiment]:
+def _of_packages(name: str | None = None) -> dict[str, Experiment]:
     found = {}
-    for entry in entry_points(group=GROUP, **chosen):
+    for entry in entry_points(group=GROUP):
+        if name not in (None, entry.name):
+            continue
         where = f"entry point {entry.name} = {entry.value}"
         try:
             found[entry.name] = entry.load()
