@@ -114,14 +114,17 @@ def unit_of(role: str) -> str:
     return f"speedwell-{role}.service"
 
 
-def invited(processes: Processes, machine: str, chosen: Sequence[str],
-            address: str) -> tuple[list[str], str, dict[str, str]]:
+def invited(processes: Processes, machine: str, chosen: Sequence[str], address: str,
+            replaces: bool = False) -> tuple[list[str], str, dict[str, str]]:
     """What a machine that joins gets by its token: the roles that go with those `chosen`, its IP address where that
-    is known, and what it is told of the installation. Raises InvalidSetting."""
+    is known, and what it is told of the installation. Who `replaces` one that keeps the names does so, too. Raises
+    InvalidSetting."""
     settings = processes.settings
     told = {"nameserver": settings.get("addresses", {}).get("nameserver", ""),
             **{name: settings.get(name, "") for name in ("controller", "etcd", "replication")}}
     machines = etcd_machines.parsed(told["etcd"])
+    if replaces and machine in machines:
+        chosen, told["replaces"] = [*chosen, roles.NAMESERVER], machine
     if machines and {roles.NAMESERVER, roles.ETCD} & set(chosen):
         if machine not in machines or address not in ("", machines[machine]):
             raise InvalidSetting(f"{machine}: the machines that keep the names are {told['etcd']}, as "
@@ -134,38 +137,43 @@ def invited(processes: Processes, machine: str, chosen: Sequence[str],
     return list(chosen), address, told
 
 
-def replace(processes: Processes, machine: str, told: dict[str, str]) -> None:
-    """Take back what `machine` had, which was lost with its disk, and let another one join in its place by an
-    invitation that has what is `told`. Raises InvalidSetting, IdentityError, StorageFailed."""
+def replace(processes: Processes, machine: str) -> None:
+    """Take back what `machine` had, which was lost with its disk, and have etcd expect another one in its place.
+    Raises InvalidSetting, IdentityError, StorageFailed."""
     from speedwell.fs.identity.authority import Authority  # takes 30 ms
 
     folder = processes.directory / identities.FOLDER
-    machines = etcd_machines.parsed(told["etcd"])
+    machines = etcd_machines.parsed(processes.settings.get("etcd", ""))
+    authority = Authority(folder)
+    valid = {each.name: each for each in authority.newest().values() if each.revoked_at is None}
+    names = valid.keys() & {invitations.name_of(machine, role) for role in roles.JOINING}
+    for name in sorted(names):
+        if not valid[name].elsewhere:
+            raise InvalidSetting(f"--replace: the certificate of {name} is this machine's own")
     if machine in machines:
         etcd_machines.replace(folder, machine, machines)
-        told["replaces"] = machine
     invitations.withdraw(folder, machine)
-    authority = Authority(folder)
-    for name in {invitations.name_of(machine, role) for role in roles.JOINING}:
-        if name in (newest := authority.newest()) and newest[name].revoked_at is None:
-            authority.revoke(name)
+    for name in names:
+        authority.revoke(name)
 
 
 def adopt(processes: Processes, copy: Path) -> None:
     """Make this machine the authority's, from a copy, as the one that had it was lost: what that one held as such is
-    revoked. Raises InvalidSetting, IdentityError, AlreadyRunning."""
+    revoked. Raises InvalidSetting, also if an authority answers still, IdentityError, AlreadyRunning."""
     from speedwell.fs.identity import copies  # takes 30 ms
 
     folder, address = processes.directory / identities.FOLDER, processes.settings["address"]
     with over_supervisor(processes, "`speedwell identity restore`"):
         if processes.settings["authority"]:
             raise InvalidSetting("this machine has the certificate authority already")
+        listen = _at(address, PORTS[CERTIFICATES])
+        if other := joining.answering(folder, but=listen):
+            raise InvalidSetting(f"the certificate authority still answers at {other}: switch that machine off first")
         authority = copies.read(copy, folder)
         for name, role in ((roles.AUTHORITY, roles.AUTHORITY), identities.OPERATORS):
             if (newest := authority.newest().get(name)) is not None and newest.revoked_at is None:
                 authority.revoke(name)
             authority.issue(name, role)
-        listen = _at(address, PORTS[CERTIFICATES])
         durable.replace(processes.directory / settings_file(CERTIFICATES),
                         _toml({"directory": folder, "listen": listen}).encode(), 0o644)
         processes.stop(names=[CERTIFICATES])

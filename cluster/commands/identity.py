@@ -138,11 +138,10 @@ def invite(machine: str, roles: tuple[str, ...], listens: str | None, address: s
     if not listens:
         raise click.UsageError("say where the authority is reached: --authority HOST:PORT",
                                click.get_current_context())
-    chosen, address, settings = parts.invited(processes, machine, roles, address)
-    if replaces:
-        parts.replace(processes, machine, settings)
+    chosen, address, settings = parts.invited(processes, machine, roles, address, replaces)
     echo(str(invitations.invite(place, listens, machine, chosen, scope=_scope(**within), address=address,
-                                settings=settings, validity_seconds=validity)))
+                                settings=settings, validity_seconds=validity,
+                                free=(lambda: parts.replace(processes, machine)) if replaces else lambda: None)))
 
 
 @identity.command()

@@ -22,6 +22,7 @@ from speedwell.cluster.processes import Processes, is_running, resident_bytes
 from speedwell.cluster.supervision import Told, told
 from speedwell.cluster.tables import echo_table
 from speedwell.fs import units
+from speedwell.fs.errors import NotAuthenticated
 from speedwell.fs.identity.known import identity_for
 from speedwell.fs.units import counted
 
@@ -37,8 +38,8 @@ ROLE_TIMEOUT_SECONDS = 1.0
 @dataclass
 class Status:
     """What is known of an installation. `problems` is empty when everything that should run does. `roles` says, by
-    address, of each of several nameservers whether it "leads", "follows", or gives "no answer", and what host agents
-    and their scheduler do."""
+    address, of each of several nameservers whether it "leads", "follows", gives "no answer" or is "refused", as its
+    certificate was revoked, and what host agents and their scheduler do."""
 
     nameserver: str
     installation: current.Current | None = None
@@ -144,7 +145,12 @@ def _add_roles(state: Status) -> None:
     addresses = parse_addresses(state.nameserver)
     if len(addresses) > 1:
         for address in addresses:
-            found = leads(address, ROLE_TIMEOUT_SECONDS, _identity(state))
+            try:
+                found = leads(address, ROLE_TIMEOUT_SECONDS, _identity(state))
+            except NotAuthenticated as error:   # it may be the only one
+                state.roles[address] = "refused"
+                state.problems.append(f"the nameserver {address}: {error}")
+                continue
             state.roles[address] = "no answer" if found is None else "leads" if found else "follows"
             if found is None and state.installation is not None and state.installation.kind == current.MACHINE:
                 state.problems.append(f"the nameserver {address} does not answer")

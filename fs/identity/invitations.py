@@ -10,7 +10,7 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -104,9 +104,9 @@ def fingerprint(certificate_pem: bytes) -> str:
 
 def invite(directory: Path, listens: str, machine: str, roles: Sequence[str], *, scope: Scope | None = None,
            address: str = "", settings: Mapping[str, str] | None = None,
-           validity_seconds: float = VALIDITY_SECONDS) -> Token:
+           validity_seconds: float = VALIDITY_SECONDS, free: Callable[[], None] = lambda: None) -> Token:
     """A token for one machine, from the authority in `directory`, which is reached at `listens`, HOST:PORT. `address`
-    is the machine's, for `ADDRESSED` roles. Raises IdentityError."""
+    is the machine's, for `ADDRESSED` roles. `free` may free its names, as all else is right. Raises IdentityError."""
     parse_address(listens, "authority")
     checked_name(machine)
     chosen = _checked(roles)
@@ -116,6 +116,7 @@ def invite(directory: Path, listens: str, machine: str, roles: Sequence[str], *,
         if role in ADDRESSED and not address:
             raise IdentityError(f"--address: the role {role} is known by its IP address")
     authority = Authority(directory)
+    free()
     _require_free(authority, [name_of(machine, role) for role in chosen])
     token = Token(listens, fingerprint((directory / files.AUTHORITY).read_bytes()), machine, chosen,
                   secrets.token_urlsafe(32))

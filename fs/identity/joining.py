@@ -13,6 +13,7 @@ import shutil
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,15 @@ def authority_at(address: str) -> bytes:
     return str(_ask(address, "GET", "/v1/authority", {}, _untrusting()).get("authority")).encode()
 
 
+def answering(directory: Path, but: str) -> str:
+    """Where an authority answers the machine that joined in `directory`, other than at `but`; empty if nowhere."""
+    for address in _known(directory):
+        with suppress(IdentityError):
+            if address != but and authority_at(address):
+                return address
+    return ""
+
+
 def hear(directory: Path) -> None:
     """Learn what was revoked, for each of the identities in `directory`. Raises IdentityError."""
     def ask(place: Path, authority: str) -> None:
@@ -113,7 +123,7 @@ def renew_due(directory: Path, now: float) -> list[str]:
 
 def _for_each(directory: Path, act: Callable[[Path, str], None]) -> None:
     """One that is refused keeps the others from nothing."""
-    known = str(files.read_json(directory / JOINED).get("authority")).split(",")
+    known = _known(directory)
     refused: dict[str, None] = {}
     for place in sorted(path.parent for path in directory.glob(f"*/{files.CERTIFICATE}")):
         silent: list[str] = []
@@ -135,6 +145,10 @@ def _for_each(directory: Path, act: Callable[[Path, str], None]) -> None:
             refused["; ".join(silent)] = None
     if refused:
         raise IdentityError("; ".join(refused))
+
+
+def _known(directory: Path) -> list[str]:
+    return str(files.read_json(directory / JOINED).get("authority")).split(",")
 
 
 def _remember(directory: Path, authorities: Sequence[str]) -> None:

@@ -47,12 +47,20 @@ def test_lost_machines_are_replaced_the_first_one_too() -> None:
         copy = Path(a.disk, "srv/authority.json").read_text()
         a.run("speedwell put /bin/ls /")
         assert "etcd still runs on c" in a.attempt(invite_c).stderr
+        c.switch_off()
+        a.run(invite_c)
+        c.switch_on()
+        c.run("speedwell up")   # which it should not
+        shown = a.attempt("speedwell status")
+        assert "10.0.0.3:7400: the certificate of the nameserver nameserver-c was revoked" in shown.stderr
+        assert re.search(r"^b +- +alive", shown.stdout, re.MULTILINE), shown.stdout
         lose(c)
         joins(c, join_c, a.run(invite_c))
         whole(a)
 
-        lose(a)
         Path(b.disk, "srv/authority.json").write_text(copy)
+        assert "still answers at 10.0.0.1:7450" in b.attempt(restore).stderr
+        lose(a)
         joins(a, join_a, b.run(restore))
         whole(b)
         joined = Path(c.disk, "srv/speedwell/identity/joined.json")

@@ -12,8 +12,10 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 from click.testing import CliRunner
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from speedwell.cluster import parts
+from speedwell.cluster.commands.identity import invite
 from speedwell.cluster.commands.up import up
 from speedwell.cluster.errors import InvalidSetting, StartFailed
 from speedwell.cluster.local_metrics import SUPERVISOR, TARGETS_FILE
@@ -21,6 +23,7 @@ from speedwell.cluster.processes import Command, Processes
 from speedwell.controller.settings import load_settings
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.identity import places, roles
+from speedwell.fs.identity.authority import Authority, Holder
 
 
 @pytest.mark.parametrize("name", ['"', "\\", "\n", "\t\x7f", "ü€😀", "#'", "{}"])
@@ -135,3 +138,27 @@ def test_who_keeps_the_names_gets_a_nameserver_and_a_member_of_etcd_by_its_token
         with pytest.raises(InvalidSetting, match="the machines that keep the names are a="):
             parts.invited(processes, machine, [roles.NAMESERVER], given)
     assert parts.invited(processes, "d", [roles.MOUNT], "")[:2] == ([roles.MOUNT], "")
+    chosen, _, told = parts.invited(processes, "c", [roles.DATASERVER], "", replaces=True)
+    assert chosen == [roles.DATASERVER, roles.NAMESERVER, roles.ETCD] and told["replaces"] == "c"
+
+
+def test_an_invitation_that_is_refused_takes_nothing_from_the_machine_it_would_replace(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(places.STATE_VARIABLE, str(tmp_path / "state"))
+    parts.first(parts.Part(tmp_path / "a", "a", "127.0.0.1"), [roles.DATASERVER], 3)
+    authority = Authority(tmp_path / "a/identity")
+    key = ec.generate_private_key(ec.SECP256R1()).public_key()
+    authority.enrol({Holder("b", roles.DATASERVER): key, Holder("mount-b", roles.MOUNT): key})
+
+    def invited(*arguments: str) -> str:
+        found = CliRunner().invoke(invite, [*arguments, "--replace", "--installation", str(tmp_path / "a")])
+        return found.output or str(found.exception)
+
+    before = authority.certificates()
+    assert invited("b", roles.DATASERVER, "--uids", "5").startswith("--uids: only")
+    assert "'here' is not HOST:PORT" in invited("b", roles.DATASERVER, "--authority", "here")
+    assert invited("b", roles.CONTROLLER).startswith("--address: the role controller")
+    assert invited("a", roles.DATASERVER) == "--replace: the certificate of a is this machine's own"
+    assert authority.certificates() == before
+    assert invited("b", roles.DATASERVER).startswith("speedwell-join-")
+    assert {each.name for each in authority.certificates() if each.revoked_at is not None} == {"b", "mount-b"}
