@@ -192,16 +192,6 @@ def test_a_failed_change_leaves_no_doubtful_answer_in_the_cache(pair: Pair) -> N
     assert pair.ours.lookup(path).type == DIRECTORY
 
 
-def test_a_walk_over_a_directory_costs_a_few_listings(pair: Pair) -> None:
-    names = [f"{number:04}" for number in range(600)]
-    for name in names:
-        pair.theirs.mkdir(pair.path(name))
-    for name in names:
-        assert pair.ours.lookup(pair.path(name)).type == DIRECTORY
-    assert pair.calls.count("Lookup") <= 12
-    assert 0 < pair.calls.count("List") <= 8
-
-
 def test_listing_a_directory_answers_the_look_ups_after_it(pair: Pair) -> None:
     for number in range(1100):
         pair.theirs.mkdir(pair.path(f"{number}"))
