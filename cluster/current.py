@@ -108,9 +108,15 @@ def forget(directory: Path | str) -> None:
 def is_stopped(installation: Current) -> bool:
     """Whether nothing of it is meant to run, as far as this user can see."""
     try:
-        return not Processes(Path(installation.directory)).records
+        processes = Processes(Path(installation.directory))
     except InvalidState:
         return False
+    return not processes.records and not processes.settings.get("systemd")
+
+
+def is_of_systemd(installation: Current) -> bool:
+    """Then `systemctl status` knows its processes. Raises InvalidState."""
+    return bool(Processes(Path(installation.directory)).settings.get("systemd"))
 
 
 def _is_there(installation: Current) -> bool:

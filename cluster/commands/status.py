@@ -84,18 +84,13 @@ def _gather(nameserver: str | None, directory: Path | None, named: Path | None) 
         state = Status(installation.nameserver, installation)
         _add_processes(state, installation)
     nameservers = [process["alive"] for process in state.processes if process["name"].startswith("nameserver")]
-    if any(nameservers) or state.installation is None or _is_of_systemd(state.installation):
+    if any(nameservers) or state.installation is None or current.is_of_systemd(state.installation):
         _add_roles(state)
         _add_statistics(state)
     _add_turns(state)
     if state.installation is not None and state.installation.controller and state.processes:
         _add_policies(state, state.installation.controller)
     return state
-
-
-def _is_of_systemd(installation: current.Current) -> bool:
-    """Then `systemctl status` knows its processes."""
-    return bool(Processes(Path(installation.directory)).settings.get("systemd"))
 
 
 def _local(directory: Path) -> current.Current:
@@ -135,7 +130,7 @@ def _add_processes(state: Status, installation: current.Current) -> None:
             state.problems.append(f"the mount {mountpoint} does not answer")
         elif not state.mounts[mountpoint]:
             state.problems.append(f"{mountpoint} is not mounted; {installation.up_again} mounts it again")
-    if not records and not _is_of_systemd(installation):
+    if not records and not current.is_of_systemd(installation):
         state.problems.append(f"it is stopped; {installation.up_again} starts it again")
 
 
