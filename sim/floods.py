@@ -40,6 +40,7 @@ class FloodedSimulation(TogetherSimulation):
             self._flood_bps[link] += rate_bps
             self._capacities[link] -= rate_bps
 
-    def _poll(self) -> None:
-        self._carried += self._flood_bps * self._poll_seconds
-        super()._poll()
+    def _step(self) -> None:
+        before, flood_bps = self.now, self._flood_bps.copy()
+        super()._step()
+        self._carried += flood_bps * (self.now - before)

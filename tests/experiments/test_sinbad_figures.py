@@ -122,6 +122,17 @@ def test_a_flood_takes_its_part_of_a_link_for_its_time_and_counters_see_it() -> 
     assert seconds[2] == pytest.approx(4.0 + (80e6 - 4.0 * 2e6) / 8e6), "2 of 8 Mbit/s until the flood ends"
 
 
+def test_counters_have_of_a_flood_what_was_sent_by_then() -> None:
+    fabric = sinbad_fabric.fabric_of(8e6)
+    systems = Systems(reads="mayflower", coflows="", placements="rack-aware", turns="", metadata="")
+    simulation = FloodedSimulation(fabric, systems, 1, Messages(metadata_rate=0.0, short_rate=0.0))
+    told: dict[float, float] = {}
+    simulation._placement.link_measured = lambda link, rate_bps, now: bool(     # type: ignore[method-assign]
+        told.__setitem__(now, rate_bps) if link[0] == "r0h0" else None)
+    simulation.play([Flood("flood", 0.75, writer="r0h0", client="r1h0", rate_bps=6e6, seconds=1.0)], 3.5)
+    assert [told[second] for second in (1.0, 2.0, 3.0)] == pytest.approx([1.5e6, 4.5e6, 0.0], abs=0.2e6)
+
+
 def test_a_part_in_which_nothing_is_written_is_drawn_again(trace: Path) -> None:
     for seed in (1, 2, 9, 10, 17, 18):
         assert sinbad._writes(trace, sinbad.WritePoint("short", window_seconds=2.0), seed).writers

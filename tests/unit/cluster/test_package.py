@@ -63,7 +63,7 @@ def test_a_daemon_that_lacks_a_library_names_the_extra_in_one_line(daemon: str, 
     program = f"""if True:
         import sys
         sys.modules["{library}"] = None
-        from speedwell.cluster.daemons import {daemon}
+        from speedwell.cluster.executables import {daemon}
         {daemon}()"""
     command = [sys.executable, "-c", program, "--help"]
     told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
