@@ -188,9 +188,10 @@ def known_hosts(tables: SwitchTables) -> Iterable[tuple[int, str, str]]:
 
 
 def ports_to_switches(tables: SwitchTables) -> frozenset[int]:
-    """The ports by which a switch sends what has a label."""
-    return frozenset(action.port_no for entry in tables.flows.values() if entry.table == Table.LABELS
-                     for action in entry.actions if isinstance(action, Output))
+    """The ports by which a switch sends what has a label, or gets one from a group."""
+    senders = [entry.actions for entry in tables.flows.values() if entry.table == Table.LABELS]
+    senders += [bucket.actions for group in tables.groups.values() for bucket in group.buckets]
+    return frozenset(action.port_no for actions in senders for action in actions if isinstance(action, Output))
 
 
 def explicit_match(five_tuple: FiveTuple) -> Match:

@@ -111,3 +111,30 @@ def test_a_switch_whose_ports_stay_undetermined_is_put_right_in_the_end(monkeypa
         assert switch.flows == before
 
     run_simulated(scenario)
+
+
+def test_a_controller_that_starts_anew_waits_for_a_spine_that_comes_after_the_others(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        house = House(hub, monkeypatch, tmp_path, spine_leaf(leaves=3, spines=2, hosts_per_leaf=2), 1)
+        eventlet.sleep(5)
+        for place in house.places:
+            house.announce(place)
+        eventlet.sleep(5)
+        spine = next(switch.dpid_hex for switch in house.network.fabric.switches if switch.name == "spine1")
+
+        def held() -> list[Any]:
+            return [(dict(switch.flows), dict(switch.groups)) for switch in house.switches.values()]
+
+        before = held()
+        monkeypatch.setattr(house, "connect_all", lambda: [
+            house.connect(dpid) for dpid in house.switches if dpid != spine])
+        house.restart_controller()
+        eventlet.sleep(6)
+        assert held() == before
+        house.connect(spine)
+        eventlet.sleep(10)
+        assert held() == before and not house.life.forwarding.is_busy
+        house.end()
+
+    run_simulated(scenario)
