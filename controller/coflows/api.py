@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from speedwell.controller.coflows import models
@@ -47,7 +48,7 @@ class CoflowsApi:
                                 offset, limit)
         rows = []
         for each in coflows:
-            rows.append(models.CoflowSummary(**self._summary(each, places)))
+            rows.append(models.CoflowSummary(**self._summary(each, places, turns)))
             turns.others()
         return models.CoflowList(coflows=rows, **page)
 
@@ -59,7 +60,8 @@ class CoflowsApi:
         coflow = self._service.book.get(bytes.fromhex(id))
         if coflow is None:
             raise UnknownCoflow(id)
-        summary, turns, members = self._summary(coflow, self._places()), Turns(), []
+        turns, members = Turns(), []
+        summary = self._summary(coflow, self._places(), turns)
         flows, page = page_of(list(coflow.flows.values()), offset, limit)
         for flow in flows:
             members.append(self._flow(flow, self._service.book.schedule, coflow.distrusted is not None))
@@ -72,16 +74,18 @@ class CoflowsApi:
                           link: OverLink = None) -> models.CoflowFlowList:
         """In the order in which their coflows were first heard of. A coflow that ends between two pages moves those
         after it forward."""
-        book, turns, rows = self._service.book, Turns(), []
-        chosen = []
-        for coflow in list(book):
-            chosen += [(coflow, number, flow) for number, flow in enumerate(coflow.flows.values())
-                       if link is None or is_over(link, self._nodes(flow.five_tuple))]
-            turns.others()
+        book, turns = self._service.book, Turns()
+        chosen: list[tuple[ReportedCoflow, int, ReportedFlow]] = []
+        for coflow in book:
+            for number, flow in enumerate(list(coflow.flows.values())):
+                turns.others()
+                if link is None or is_over(link, self._nodes(flow.five_tuple)):
+                    chosen.append((coflow, number, flow))
         flows, page = page_of(chosen, offset, limit)
-        places = self._places()
-        states = {coflow.id: self._coflow_state(coflow) for coflow, _, _ in flows}
+        places, states, rows = self._places(), dict[bytes, models.CoflowState](), []
         for coflow, number, flow in flows:
+            if coflow.id not in states:
+                states[coflow.id] = _coflow_state(coflow, self._assignments(coflow, turns))
             rows.append(models.CoflowFlow(
                 **dict(self._flow(flow, book.schedule, coflow.distrusted is not None)), coflow=coflow.id.hex(),
                 number=number, coflow_state=states[coflow.id], position=places.get(coflow.id)))
@@ -109,27 +113,22 @@ class CoflowsApi:
     def _places(self) -> dict[bytes, int]:
         return {coflow_id: place for place, coflow_id in enumerate(self._service.book.order)}
 
-    def _summary(self, coflow: ReportedCoflow, places: dict[bytes, int]) -> dict[str, Any]:
-        now = time.monotonic()
-        return {"id": coflow.id.hex(), "state": self._coflow_state(coflow), "problem": coflow.distrusted,
+    def _summary(self, coflow: ReportedCoflow, places: dict[bytes, int], turns: Turns) -> dict[str, Any]:
+        own, now = self._assignments(coflow, turns), time.monotonic()
+        return {"id": coflow.id.hex(), "state": _coflow_state(coflow, own), "problem": coflow.distrusted,
                 "position": places.get(coflow.id), "flows": len(coflow.flows), "ended_flows": coflow.ended,
                 "remaining_bytes": sum(flow.remaining_bytes for flow in coflow.flows.values()),
-                "rate_bps": sum(each.rate_bps or 0.0 for each in self._assignments(coflow)),
+                "rate_bps": sum(each.rate_bps or 0.0 for each in own),
                 "age_seconds": max(0.0, now - coflow.arrived_at), "silent_seconds": max(0.0, now - coflow.heard_at)}
 
-    def _assignments(self, coflow: ReportedCoflow) -> list[Assignment]:
-        schedule = self._service.book.schedule
-        return [schedule[flow] for flow in coflow.flows if flow in schedule]
-
-    def _coflow_state(self, coflow: ReportedCoflow) -> models.CoflowState:
-        if coflow.distrusted:
-            return "refused"
-        states = {_state(assignment) for assignment in self._assignments(coflow)}
-        each: models.CoflowState
-        for each in ("starved", "scheduled"):
-            if each in states:
-                return each
-        return "best-effort"
+    def _assignments(self, coflow: ReportedCoflow, turns: Turns) -> list[Assignment]:
+        found = []
+        for five_tuple in list(coflow.flows):
+            turns.others()
+            assignment = self._service.book.schedule.get(five_tuple)
+            if assignment is not None:
+                found.append(assignment)
+        return found
 
     def _nodes(self, five_tuple: FiveTuple) -> list[str]:
         """The path that a flow has by its schedule, from its sender on; empty if it takes the default."""
@@ -169,3 +168,14 @@ def _queue(assignment: Assignment) -> str:
 
 def _state(assignment: Assignment) -> str:
     return "scheduled" if assignment.priority is not None else assignment.service_class.value.replace("_", "-")
+
+
+def _coflow_state(coflow: ReportedCoflow, assignments: Iterable[Assignment]) -> models.CoflowState:
+    if coflow.distrusted:
+        return "refused"
+    states = set(map(_state, assignments))
+    each: models.CoflowState
+    for each in ("starved", "scheduled"):
+        if each in states:
+            return each
+    return "best-effort"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -393,6 +395,30 @@ def test_nothing_is_kept_of_a_flow_that_ends_while_its_leaf_is_away(run: Any) ->
         site.app.switch_changed(EventSwitchChanged(leaf, connected=True))
         eventlet.sleep(2)
         assert site.entries == [] and site.meters == []
+
+    run(scenario)
+
+
+def test_the_flows_of_a_great_coflow_are_told_while_others_have_their_turn(run: Any) -> None:
+    def scenario(site: Site) -> None:
+        flows = [Flow("10.9.0.1", "10.9.0.2", number, 6000) for number in range(1, 20_001)]
+        site.coflows.book.report(ONE, [FlowReport(flow, MB) for flow in flows], site.hub.now)
+        api, turns = CoflowsApi(site.coflows, site.state), [time.thread_time()]
+
+        def take_turns() -> None:
+            while True:
+                turns.append(time.thread_time())
+                eventlet.sleep(0)
+
+        others = eventlet.spawn(take_turns)
+        page = api.list_coflow_flows(limit=500)
+        others.kill()
+        assert (page.total, page.next_offset) == (20_000, 500)
+        assert [flow.number for flow in page.flows] == list(range(500))
+        assert {(flow.coflow, flow.coflow_state) for flow in page.flows} == {(ONE.hex(), "best-effort")}
+        assert api.list_coflow_flows(offset=19_999).flows[0].source_port == 20_000
+        assert api.list_coflow_flows(link="10.9.0.1,10.9.0.2").total == 0
+        assert len(turns) > 3 and max(after - before for before, after in pairwise(turns)) < 0.1
 
     run(scenario)
 
