@@ -13,16 +13,15 @@ def parse_address(text: str, field: str, lowest_port: int = 1) -> tuple[str, int
     host, separator, port = text.rpartition(":")
     is_bracketed = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if is_bracketed else host
-    if not separator or not _is_host(host, is_bracketed) or not (port.isascii() and port.isdigit()) \
-            or not lowest_port <= int(port) <= 65535:
+    if not (separator and is_host(host) and is_bracketed == (":" in host) and port.isascii() and port.isdigit()
+            and lowest_port <= int(port) <= 65535):
         raise InvalidArgument(f"{field}: {text!r} is not HOST:PORT with a port from {lowest_port} to 65535")
     return host, int(port)
 
 
-def _is_host(host: str, is_bracketed: bool) -> bool:
-    if is_bracketed:
-        return is_ip(host) and ":" in host
-    return bool(host) and host.isprintable() and not set(host) & set(" []/@,:")
+def is_host(text: str) -> bool:
+    """Whether it may be a host's name or address."""
+    return is_ip(text) or (bool(text) and text.isprintable() and not set(text) & set(" []/@,:"))
 
 
 def bracketed(host: str) -> str:

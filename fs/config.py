@@ -10,10 +10,11 @@ import click
 from click.types import BoolParamType, FloatParamType, IntParamType
 
 from speedwell.fs.addresses import parse_address
+from speedwell.fs.controller import parse_url
 from speedwell.fs.errors import InvalidArgument, reason
 
 F = TypeVar("F", bound=Callable[..., Any])
-ADDRESS = "HOST:PORT"
+ADDRESS, URL = "HOST:PORT", "URL"
 ONCE = ("new", "rebuild_from_what_is_there", "accept_empty")
 """For one start, on the command line alone: in a file they would hold for each, also after a disk was lost."""
 
@@ -38,9 +39,13 @@ def check(command: click.Command, path: Path) -> dict[str, Any]:
     with command.make_context(command.name, ["--config", str(path)]) as context:
         for key, each in settings_of(command).items():
             value = context.params[each.name or ""]
-            if value and str(each.metavar).startswith(ADDRESS):
-                for address in str(value).split(","):
-                    parse_address(address, key, lowest_port=0)
+            if value is None or value == each.default:
+                continue
+            for text in str(value).split(","):
+                if str(each.metavar).startswith(ADDRESS):
+                    parse_address(text, key, lowest_port=0)
+                elif str(each.metavar).startswith(URL):
+                    parse_url(text)
         return context.params
 
 
@@ -106,4 +111,6 @@ def _text(path: Path, key: str, value: Any, parameter: click.Parameter) -> Any:
     if is_flag != isinstance(value, bool) or not isinstance(value, bool | str | int | float):
         raise InvalidArgument(f"{path}: {key}: {value!r} is not "
                               + ("true or false" if is_flag else "a text or number"))
+    if "\0" in str(value):
+        raise InvalidArgument(f"{path}: {key}: it has a null character")
     return value if is_flag else str(value)

@@ -85,20 +85,26 @@ class Controller:
         return len(self._doors)
 
 
+def parse_url(url: str) -> tuple[str, str, int]:
+    """Scheme, host and port. Raises InvalidArgument."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if not host or parts.scheme not in ("http", "https") or parts.path not in ("", "/") or parts.query:
+        raise InvalidArgument(f"controller: {url!r} is not http://HOST[:PORT] or https://HOST[:PORT]")
+    return parts.scheme, host, port or (443 if parts.scheme == "https" else 80)
+
+
 class _Door:
     def __init__(self, url: str, identity: Path | str | None) -> None:
         self.url = url
         self.silent_until = 0.0
-        try:
-            parts = urlsplit(url)
-            host, port = parts.hostname, parts.port
-        except ValueError:
-            host = None
-        if not host or parts.scheme not in ("http", "https") or parts.path not in ("", "/") or parts.query:
-            raise InvalidArgument(f"controller: {url!r} is not http://HOST[:PORT] or https://HOST[:PORT]")
+        scheme, host, port = parse_url(url)
         self.identity: Identity | None = None
-        self.address = host, port or (443 if parts.scheme == "https" else 80)
-        if parts.scheme == "https":
+        self.address = host, port
+        if scheme == "https":
             self.identity = identity_for(":".join(map(str, self.address)), identity)
             if self.identity is None:
                 raise InvalidArgument(f"controller: {url} takes only who has a certificate: name yours with "

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from speedwell.fs.addresses import is_host
 from speedwell.fs.units import duration, size
 
 
@@ -18,7 +19,29 @@ class MountPoint(click.Path):
         return Path(value)
 
 
-class Size(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
+class Host(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
+    """A host's name or address."""
+
+    name = "HOST"
+
+    def convert(self, value: str, parameter: click.Parameter | None, context: click.Context | None) -> str:
+        if not is_host(value):
+            self.fail(f"{value!r} is no host's name or address", parameter, context)
+        return value
+
+
+class ServerName(click.ParamType):  # type: ignore[type-arg]  # likewise
+    """What a dataserver is called."""
+
+    name = "NAME"
+
+    def convert(self, value: str, parameter: click.Parameter | None, context: click.Context | None) -> str:
+        if not value or len(value) > 200 or not value.isprintable():
+            self.fail(f"{value!r} is not a name of 1 to 200 printable characters", parameter, context)
+        return value
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]  # likewise
     """A number of bytes, plain or with a unit: 1048576, 1MiB, 1.5 GiB, 64K; at least `least`."""
 
     name = "BYTES"

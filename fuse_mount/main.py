@@ -21,7 +21,7 @@ from speedwell.fs import metrics as prometheus
 from speedwell.fs.command_line import Number
 from speedwell.fs.config import config_option
 from speedwell.fs.ending import run_to_the_end
-from speedwell.fs.option_types import Size
+from speedwell.fs.option_types import Host, Size
 from speedwell.fuse_mount import binding, mountpoint
 from speedwell.fuse_mount.daemon import Report, start_daemon
 from speedwell.fuse_mount.errors import MountError
@@ -83,7 +83,7 @@ def _kernel_options(_: click.Context, __: click.Parameter, given: tuple[str, ...
 @click.option("--nameserver", required=True, metavar="HOST:PORT", help="Where the nameserver listens.")
 @click.option("--controller", metavar="URL[,URL]", help="SDN controller that steers reads; without one every read "
               "takes the nearest replica.")
-@click.option("--local-host", metavar="IP", help="Address of this host on the fabric.")
+@click.option("--local-host", metavar="IP", type=Host(), help="Address of this host on the fabric.")
 @click.option("--cache-seconds", type=Number(0, 3600), default=1.0, show_default=True,
               help="How old attributes may be that a look-up (not an open) answers.")
 @click.option("--parts", type=click.IntRange(1, 16), default=2, show_default=True,

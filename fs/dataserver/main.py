@@ -36,7 +36,7 @@ from speedwell.fs.errors import InvalidArgument, reason
 from speedwell.fs.identity.bundle import Identity as Certificate
 from speedwell.fs.identity.roles import DATASERVER
 from speedwell.fs.limits import MAX_KEEP_SECONDS
-from speedwell.fs.option_types import Rate, Size
+from speedwell.fs.option_types import Host, Rate, ServerName, Size
 from speedwell.fs.proto.speedwell_pb2 import Replica
 from speedwell.fs.secure_channel import data_connector
 
@@ -55,10 +55,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 @click.command("speedwell-dataserver", context_settings={"help_option_names": ["-h", "--help"]})
 @config_option
-@click.option("--id", required=True, metavar="NAME", help="Stable name of this dataserver, for example p0r0h0.")
+@click.option("--id", required=True, type=ServerName(), help="Stable name of this dataserver, for example p0r0h0.")
 @click.option("--listen", required=True, metavar="HOST:PORT", help="Data channel; port 0: any free one.")
-@click.option("--advertise", metavar="HOST", help="Address that clients connect to.  [default: --listen's]")
-@click.option("--other-host", "other_hosts", multiple=True, metavar="HOST",
+@click.option("--advertise", type=Host(), help="Address that clients connect to.  [default: --listen's]")
+@click.option("--other-host", "other_hosts", multiple=True, type=Host(),
               help="Another address of this machine, at which other dataservers may be sent here. May be repeated.")
 @click.option("--rack", default="rack0", show_default=True, help="Failure domain, for placement.")
 @click.option("--pod", default="pod0", show_default=True, help="Group of racks, for placement.")
@@ -109,8 +109,6 @@ def run(flags: SimpleNamespace) -> int:
     insecure.check(flags.identity, flags.insecure, no_tokens=flags.no_tokens, listen=host)
     for nameserver in flags.nameserver.split(","):
         parse_address(nameserver, "--nameserver")
-    if not flags.id or len(flags.id) > 200 or not flags.id.isprintable():
-        raise InvalidArgument(f"--id: {flags.id!r} is not a name of 1 to 200 printable characters")
     advertised = flags.advertise or host
     if advertised in ("0.0.0.0", "::"):
         raise InvalidArgument(f"--advertise: clients cannot connect to {advertised}, name an address")

@@ -26,6 +26,7 @@ from speedwell.fs.metadata_store.ownership import Ownership
 from speedwell.fs.metadata_store.peers import Peer
 from speedwell.fs.metadata_store.routes import OwnerRoutes
 from speedwell.fs.metadata_store.server import MetadataServer
+from speedwell.fs.option_types import Host
 
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
@@ -40,7 +41,8 @@ STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 @click.option("--block", "blocks", multiple=True, metavar="CIDR", help=f"Own this part of {PREFIX}. May be repeated.")
 @click.option("--controller", metavar="URL[,URL]", help="Join the metadata servers of this SDN controller, which "
               "says what to own.")
-@click.option("--host", metavar="ADDRESS", help="With --controller: this host's own address on the fabric.")
+@click.option("--host", metavar="ADDRESS", type=Host(),
+              help="With --controller: this host's own address on the fabric.")
 @click.option("--fsync/--no-fsync", default=True, help="Answer a put when it is on the disk, or when the system has "
               "it (LevelDB; a Redis has its own settings).")
 @command_line.identity_option("This server's")

@@ -18,6 +18,7 @@ from speedwell.fs import command_line, logs, rates, systemd, tracing, units
 from speedwell.fs import insecure as insecure_servers
 from speedwell.fs import metrics as prometheus
 from speedwell.fs.addresses import parse_address
+from speedwell.fs.command_line import Number
 from speedwell.fs.config import config_option
 from speedwell.fs.ending import run_to_the_end
 from speedwell.fs.errors import DatabaseDamaged, InvalidArgument, SpeedwellError
@@ -205,7 +206,7 @@ def _answers(address: str, identity: Path | None) -> bool:
 @click.option("--token-lifetime", "token_seconds", type=float, default=defaults.DEFAULT_TOKEN_SECONDS,
               show_default=True, metavar="SECONDS", help="How long a client may use what a look-up allowed it on "
               "dataservers before it asks again, by itself.")
-@click.option("--request-rate", type=click.FloatRange(1, 1e6), default=rates.REQUESTS_PER_SECOND,
+@click.option("--request-rate", type=Number(1, 1e6), default=rates.REQUESTS_PER_SECOND,
               show_default=True, metavar="N", help="How many requests a second each client may make; more wait.")
 @click.option("--no-tokens", is_flag=True, help="Give no tokens: for dataservers that are told the same; "
               "with --insecure alone.")

@@ -75,6 +75,10 @@ def test_an_option_that_may_be_repeated_is_a_list(tmp_path: Path) -> None:
     ('directory = "/d"\nchunk_size = -5', "--chunk-size"),
     ('directory = "/d"\nfsync = "sometimes"', "--fsync"),
     ('directory = "/d"\nlisten = "nowhere"', "listen: 'nowhere' is not HOST:PORT"),
+    ('directory = "/d"\nlisten = ""', "listen: '' is not HOST:PORT"),
+    ('directory = "/d"\ncontroller = "nowhere"', "controller: 'nowhere' is not http://HOST[:PORT]"),
+    ('directory = "/d"\nrequest_rate = nan', "--request-rate"),
+    ('directory = "/d\\u0000"', "directory: it has a null character"),
     ('directory = "/d"\nreplication = 99', "replication"),
     ("replication = 2", "--directory"),
     ("directory", "it is no TOML"),
@@ -85,6 +89,15 @@ def test_what_is_wrong_is_named(text: str, complaint: str, tmp_path: Path) -> No
     assert done.exit_code != 0
     told = done.output + (done.exception.args[0] if isinstance(done.exception, SpeedwellError) else "")
     assert complaint in told
+
+
+@pytest.mark.parametrize("wrong", ['id = ""', 'id = "a\\nb"', 'advertise = "a b"', 'other_host = ["h", "h:1"]'])
+def test_a_dataserver_s_names_are_checked(wrong: str, tmp_path: Path) -> None:
+    good = {"id": '"a"', "listen": '"h:1"', "nameserver": '"h:2"', "directory": '"/d"', "advertise": '"fd00::1"'}
+    key, _, value = wrong.partition(" = ")
+    path = write(tmp_path, "\n".join(f"{name} = {each}" for name, each in {**good, key: value}.items()))
+    with pytest.raises(click.BadParameter, match="is no"):
+        config.check(daemon("dataserver"), path)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
