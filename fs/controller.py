@@ -107,7 +107,7 @@ class _Door:
         if scheme == "https":
             self.identity = identity_for(":".join(map(str, self.address)), identity)
             if self.identity is None:
-                raise InvalidArgument(f"controller: {url} takes only who has a certificate: name yours with "
+                raise InvalidArgument(f"controller: {url} serves only clients with a certificate: name yours with "
                                       "--identity or SPEEDWELL_IDENTITY")
 
 

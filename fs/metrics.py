@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
 OPTION = click.option("--metrics", metavar="HOST:PORT", help="Answer Prometheus at http://HOST:PORT/metrics; "
-                      "with an identity beyond loopback at https://, and only who has a certificate.")
+                      "with an identity and beyond loopback at https://, for readers and operators.")
 
 
 def check(address: str | None) -> None:

@@ -50,27 +50,31 @@ MOUNT_ROOT = Path("/mnt/speedwell")
 @click.option("--placement-policy", cls=PolicyOption, metavar="NAME", help="With --fabric: how the controller picks "
               "the machines for new large files: {placement}.")
 @policy_path_option
-@click.option("--dataservers", type=click.IntRange(1), metavar="N", help="How many dataservers [default: 3].")
+@click.option("--dataservers", type=click.IntRange(1), metavar="N", help="How many dataservers, up to "
+              "64; later more, not fewer [default: 3].")
 @click.option("--directories-per-server", type=click.IntRange(1, MAX_DIRECTORIES), metavar="N", help="How many "
-              "directories each dataserver keeps files in, as if each were a disk of its own [default: 1].")
-@click.option("--nameservers", type=click.IntRange(1), metavar="N", help="How many nameservers, of which one leads; "
-              "several keep the namespace in an etcd that is started too [default: 1].")
+              "directories each dataserver keeps files in, as if each were a disk of its own; later "
+              "more, not fewer [default: 1].")
+@click.option("--nameservers", type=click.IntRange(1), metavar="N", help="How many nameservers, up to 7, of which "
+              "one leads; several keep the namespace in an etcd that is started too. It stays as it is [default: 1].")
 @click.option("--metadata-stores", type=click.IntRange(1), metavar="N", help="With --fabric: N hosts run a metadata "
               "server, which the network finds by the hash of a key.")
 @click.option("--host-agents", cls=PolicyOption, is_flag=False, flag_value=POLICIES.default(Kind.TIMESLICES),
               metavar="[POLICY]",
               help="With --fabric: large flows wait for their turn where they would congest a link (XCo): an agent "
               "on every host, and a scheduler, by {timeslices}.")
-@click.option("--replication", type=click.IntRange(1), metavar="N", help="Replicas of a file [default: 3].")
-@click.option("--chunk-size", type=Size(), help="Chunks of a stored file [default: 256MiB].")
+@click.option("--replication", type=click.IntRange(1), metavar="N", help="Replicas of a file, at most as many "
+              "as dataservers [default: 3].")
+@click.option("--chunk-size", type=Size(), help="Chunks of a stored file, 64KiB to 1TiB [default: "
+              "256MiB].")
 @click.option("--fsync", type=click.Choice(["always", "fsync", "never"]), help="When bytes are forced to the disks: "
               "with every change, when a program asks with fsync, or never [default: fsync].")
 @click.option("--min-replicas", type=click.IntRange(1, 16), metavar="N", help="A change needs so many live replicas "
               "of the file, or all if it is to have fewer [default: 2].")
 @click.option("--metrics", is_flag=True, help="Every process answers Prometheus; metrics-targets.json in "
               "the installation's directory says where.")
-@click.option("--identity/--insecure", default=None, help="Whether its servers have certificates, and take "
-              "only who has one, too [default: they do].")
+@click.option("--identity/--insecure", default=None, help="Whether its servers have certificates, and "
+              "serve only clients that have one [default: they do].")
 @click.option("--encrypt-data/--no-encrypt-data", default=None, help="Whether contents cross the network over TLS "
               "[default: they do not].")
 @click.option("--json", "as_json", is_flag=True, help="Describe what runs as one JSON object.")

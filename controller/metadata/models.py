@@ -43,7 +43,7 @@ class Announcement(InputModel):
     ready: Cidrs = Field(default=[], description="Blocks of `incoming` for which it has routes.")
     fetching: list[Fetching] = Field(default=[], max_length=MOST_BLOCKS)
     members: list[Ipv4] = Field(default=[], max_length=MOST_SERVERS, description="Of the last orders, for a "
-                                "controller that has just started: it gives nobody the keys of who is missing.")
+                                "controller that has just started: it gives nobody the keys of missing servers.")
 
 
 class Incoming(OutputModel):

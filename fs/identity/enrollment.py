@@ -99,7 +99,7 @@ class Enrollment(SecuredHTTPServer):
 
     def _require(self, connection: ssl.SSLSocket) -> Peer:
         if not connection.getpeercert():
-            raise Refused(HTTPStatus.FORBIDDEN, "only who has a certificate may ask this")
+            raise Refused(HTTPStatus.FORBIDDEN, "only clients with a certificate may ask this")
         peer = peer_of(connection)
         if refusal := self.identity.refusal(peer):
             raise Refused(HTTPStatus.FORBIDDEN, refusal)
