@@ -20,6 +20,8 @@ _MULTIPART = struct.Struct("!HHxxxx")
 _FLOW_STATS = struct.Struct("!HBxIIHHHHxxxxQQQ")
 _REMOVED = struct.Struct("!QHBBIIHHQQ")
 HEADER_BYTES = 8
+KEPT_BYTES = 256
+"""Instructions that are longer are not the controller's own; kept, they could take gigabytes."""
 
 
 class BarrierReply:
@@ -56,12 +58,17 @@ class FlowStats:
         entry = bytearray(self._data[begin:begin + self.length])
         shapes.check_entry(entry)
         match_bytes: int = struct.unpack_from("!H", entry, _FLOW_STATS.size + 2)[0]
-        return list(_instructions(bytes(entry[_FLOW_STATS.size + (match_bytes + 7) // 8 * 8:])))
+        data = bytes(entry[_FLOW_STATS.size + (match_bytes + 7) // 8 * 8:])
+        return list(_kept_instructions(data) if len(data) <= KEPT_BYTES else _instructions(data))
 
 
 @lru_cache(maxsize=1 << 14)
-def _instructions(data: bytes) -> tuple[Any, ...]:
+def _kept_instructions(data: bytes) -> tuple[Any, ...]:
     """Most entries of a fabric share theirs with others, and an entry has the same at the next reading."""
+    return _instructions(data)
+
+
+def _instructions(data: bytes) -> tuple[Any, ...]:
     found, offset = [], 0
     while offset < len(data):
         found.append(parser.OFPInstruction.parser(data, offset))

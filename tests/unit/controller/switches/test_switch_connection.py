@@ -15,7 +15,7 @@ from ryu.controller.handler import MAIN_DISPATCHER
 from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
 
 from speedwell.controller.reader import Reader
-from speedwell.controller.switches import shapes, wire
+from speedwell.controller.switches import replies, shapes, wire
 from speedwell.controller.switches.connection import SwitchConnection
 from speedwell.controller.switches.entries import (
     Bucket,
@@ -68,6 +68,18 @@ def test_flow_statistics_are_read_as_ryu_reads_them() -> None:
         for name in ("cookie", "duration_sec", "duration_nsec", "packet_count", "byte_count", "flags", "table_id",
                      "priority", "idle_timeout", "hard_timeout", "length"):
             assert getattr(mine, name) == getattr(theirs, name)
+
+
+def test_long_instructions_are_read_and_not_kept() -> None:
+    replies._kept_instructions.cache_clear()
+    for number in range(20):
+        entry = replace(ENTRIES[0], actions=tuple(Output(number * 4000 + port) for port in range(4000)))
+        stats = message(ofproto_v1_3.OFPT_MULTIPART_REPLY, 9,
+                        struct.pack("!HHxxxx", ofproto_v1_3.OFPMP_FLOW, 0) + flow_stats(entry))
+        assert decode_flow(ours(stats).body[0]).actions == entry.actions
+    assert replies._kept_instructions.cache_info().currsize == 0
+    assert decode_flow(ours(STATS).body[0]) == ENTRIES[0]
+    assert replies._kept_instructions.cache_info().currsize == 1
 
 
 def test_labels_in_registers_are_read_as_they_were_sent() -> None:
