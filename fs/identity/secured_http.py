@@ -10,7 +10,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from speedwell.fs.handshakes import LINGER_SECONDS
+from speedwell.fs.handshakes import LINGER_SECONDS, TOLD_SECONDS
 from speedwell.fs.identity.bundle import Identity
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,7 @@ class SecuredHTTPServer(ThreadingHTTPServer):
         self.identity = identity
         self._open: dict[socket.socket, tuple[socket.socket, float]] = {}   # another descriptor, since when
         self._lock = threading.Lock()
+        self._told_at = -TOLD_SECONDS
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), handler)
 
@@ -76,6 +77,10 @@ class SecuredHTTPServer(ThreadingHTTPServer):
                 _linger(secured)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
+        now = time.monotonic()
+        if now < self._told_at + TOLD_SECONDS:      # strangers do not fill the log
+            return
+        self._told_at = now
         log.info("%s was not served", client_address[0], exc_info=log.isEnabledFor(logging.DEBUG))
 
 

@@ -78,11 +78,15 @@ def test_only_readers_and_operators_of_the_installation_read_them(port: int, aut
 
 
 @pytest.mark.parametrize("port", [DATASERVER], indirect=True)
-def test_a_reader_is_answered_beside_strangers_that_say_nothing(port: int, tmp_path: Path) -> None:
+def test_a_reader_is_answered_beside_strangers_that_say_nothing(
+        port: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     with ExitStack() as cleanup:
         for _ in range(2 * secured_http.CONNECTIONS):
             cleanup.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
         assert ask(port, tmp_path / "identity" / READER)[0] == 200
+    told = [record for record in caplog.records if "was not served" in record.message]
+    assert len(told) <= 5, "strangers do not fill the log"
 
 
 def test_who_has_an_identity_answers_in_plain_on_loopback(authority: Authority, tmp_path: Path) -> None:
