@@ -77,9 +77,9 @@ def test_what_ends_is_started_again_without_a_command_and_status_tells(installat
     after = pids(directory)
     assert {name for name in before if before[name] != after[name]} == {"d1", "nameserver"}
     assert speedwell.ok("cat", "/x") == "precious"
-    told = speedwell.ok("status")
-    assert f"d1 was started again once, the last time because it ended (pid {before['d1']})" in told
-    assert "nameserver was started again once" in told
+    for line in (f"d1 was started again once, the last time because it ended (pid {before['d1']})",
+                 "nameserver was started again once"):
+        wait_until(lambda line=line: line in speedwell.ok("status"), 20, f"status does not tell: {line}")
 
 
 def test_one_that_cannot_start_is_tried_again_until_it_can_and_status_says_why(installation, tmp_path):
