@@ -118,6 +118,15 @@ def test_one_command_makes_a_release_that_agrees_everywhere_and_none_twice(tmp_p
                     ["commit", "--quiet", "--message", "a"]):
         assert run("git", *command).returncode == 0
     changes = (tmp_path / "CHANGELOG.md").read_text()
+    hook = tmp_path / ".git/hooks/pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    for version, told in (("0.0.1", "name no earlier version"), ("7.8.9", "nothing is changed, as `git")):
+        refused = run("scripts/release", version)
+        assert refused.returncode == 1 and told in refused.stderr and "Traceback" not in refused.stderr
+        assert run("git", "status", "--porcelain").stdout == run("git", "tag").stdout == ""
+    hook.unlink()
     assert run("scripts/release", "7.8.9").returncode == 0
     assert set(versions(tmp_path)) == {"7.8.9"}
     assert run("git", "describe").stdout == "v7.8.9\n"
