@@ -18,12 +18,13 @@ from speedwell.cluster.nameservers import ETCD_STARTED, MAX_NAMESERVERS, EtcdMem
 from speedwell.cluster.processes import Command
 from speedwell.fs import durable
 from speedwell.fs.addresses import bracketed, is_ip
-from speedwell.fs.errors import IdentityError
+from speedwell.fs.errors import IdentityError, StorageFailed
 from speedwell.fs.etcd_client import EtcdClient
 from speedwell.fs.identity import files, invitations, roles
 from speedwell.fs.identity.bundle import Identity
 
 MEMBER = EtcdMember(client_port=2379, peer_port=2380, metrics_port=2381)
+UNHEALTHY = "unhealthy cluster"
 REACHED_SECONDS = 2.0
 REPLACED_SECONDS = 20.0
 """etcd takes no new member while the connections of the others are younger than 5 s."""
@@ -67,7 +68,7 @@ def endpoints(machines: Mapping[str, str]) -> str:
 
 def replace(identities: Path, machine: str, machines: Mapping[str, str]) -> None:
     """Let a new machine take the place of `machine`, which was lost with its disk. Raises InvalidSetting if that
-    still runs, or this one does not keep the names; StorageFailed if most of the others do not run."""
+    still runs, this one does not keep the names, or one of the others does not run; StorageFailed if most do not."""
     own = next(identities.glob(f"{roles.NAMESERVER}-*/{files.CERTIFICATE}"), None)
     if own is None or own.parent.name == invitations.name_of(machine, roles.NAMESERVER):
         raise InvalidSetting(f"--replace: run this on another machine that keeps the names than {machine}")
@@ -77,6 +78,11 @@ def replace(identities: Path, machine: str, machines: Mapping[str, str]) -> None
     etcd = EtcdClient(endpoints(others).split(","), REPLACED_SECONDS, Identity(own.parent))
     try:
         etcd.replace_member(_peer_url(machines[machine]))
+    except StorageFailed as error:
+        if UNHEALTHY not in str(error):
+            raise
+        raise InvalidSetting("--replace: etcd takes no new member while another one does not run: start that one, or "
+                             f"replace it first; then invite {machine} again") from None
     finally:
         etcd.close()
 

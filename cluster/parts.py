@@ -11,7 +11,7 @@ import json
 import shutil
 import socket
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,13 +79,14 @@ def first(part: Part, chosen: Sequence[str], replication: int, others: str = "")
     return remember(processes)
 
 
-def join(part: Part, token: invitations.Token) -> current.Current:
-    """Take part in an installation. What was interrupted may be repeated. Raises InvalidSetting, IdentityError."""
+def join(part: Part, token: invitations.Token, tell: Callable[[current.Current], None]) -> None:
+    """Take part in an installation, and `tell` of it. What was interrupted may be repeated until that is done. Raises
+    InvalidSetting, IdentityError."""
     _require_new(part, identities.FOLDER)
     if roles.ETCD in token.roles:
         require_etcd()
-    joining.join(part.directory / identities.FOLDER, token, lambda found: _write(part, token.roles, found))
-    return remember(Processes(part.directory))
+    joining.join(part.directory / identities.FOLDER, token,
+                 lambda found: tell(remember(_write(part, token.roles, found))))
 
 
 def present(processes: Processes) -> list[str]:

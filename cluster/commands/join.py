@@ -93,8 +93,8 @@ def join(words: tuple[str, ...], token_file: TextIO | None, address: str | None,
         raise click.UsageError(f"--mount: the token is for {', '.join(given.roles)}", click.get_current_context())
     if systemd is not None:
         units.check(directory.absolute(), systemd, disks)
-    _tell(parts.join(parts.Part(directory.absolute(), given.machine, address or parts.own_address(given.authority),
-                                str(mount or ""), _absolute(disks)), given), systemd)
+    parts.join(parts.Part(directory.absolute(), given.machine, address or parts.own_address(given.authority),
+                          str(mount or ""), _absolute(disks)), given, lambda made: _tell(made, systemd))
 
 
 def _absolute(disks: tuple[Path, ...]) -> list[Path]:

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speedwell.cluster import parts
+from speedwell.cluster import current, parts
 from speedwell.cluster.cli import speedwell
 from speedwell.cluster.errors import ClusterError, InvalidSetting
 from speedwell.cluster.processes import Processes
@@ -208,6 +208,7 @@ def test_a_machine_that_was_stopped_at_any_step_joins_with_the_same_token(
         site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(places.STATE_VARIABLE, str(tmp_path / "state"))
     replace_all = durable.replace_all
+    told: list[current.Current] = []
 
     def joins(step: int, token: Token) -> bool:
         """Whether fewer files than `step` are written."""
@@ -221,7 +222,7 @@ def test_a_machine_that_was_stopped_at_any_step_joins_with_the_same_token(
         with monkeypatch.context() as patched:
             patched.setattr(durable, "replace_all", replace_or_die)
             try:
-                parts.join(parts.Part(tmp_path / token.machine, token.machine, "127.0.0.1"), token)
+                parts.join(parts.Part(tmp_path / token.machine, token.machine, "127.0.0.1"), token, told.append)
             except KeyboardInterrupt:
                 return False
         return True
@@ -232,15 +233,16 @@ def test_a_machine_that_was_stopped_at_any_step_joins_with_the_same_token(
         directory = tmp_path / token.machine
         if joins(step, token):
             break
-        if not (directory / "state.json").exists():
-            assert "is not empty" in str(failure(lambda place=directory: parts.first(
-                parts.Part(place, "b", "127.0.0.1"), [CONTROLLER], 3), InvalidSetting))
-            assert joins(100, token)
-            assert Identity(directory / "identity" / token.machine).own.serial == \
-                site.authority.newest()[token.machine].serial
+        assert len(told) == step
+        assert "is not empty" in str(failure(lambda place=directory: parts.first(
+            parts.Part(place, "b", "127.0.0.1"), [CONTROLLER], 3), InvalidSetting))
+        assert joins(100, token)
+        assert len(told) == step + 1
+        assert Identity(directory / "identity" / token.machine).own.serial == \
+            site.authority.newest()[token.machine].serial
         assert parts.present(Processes(directory)) == ["certificates", DATASERVER]
         with pytest.raises(InvalidSetting, match="is not empty"):
-            parts.join(parts.Part(directory, token.machine, "127.0.0.1"), token)
+            parts.join(parts.Part(directory, token.machine, "127.0.0.1"), token, told.append)
     assert step > 10
 
 
