@@ -81,3 +81,32 @@ def whole(machine: Machine) -> None:
     """Waits until everything runs on all three machines."""
     wait_until(lambda: "all is well" in machine.attempt("speedwell status").stdout, 120,
                lambda: machine.attempt("speedwell status").stdout)
+
+
+@pytest.mark.full
+def test_of_five_machines_two_are_lost_at_once_and_replaced_one_after_the_other() -> None:
+    (_, _), (_, join), *_ = STEPS.findall(PAGE.read_text())
+    with ExitStack() as ending:
+        a, *others = machines("abcde", ending).values()
+        a.run("speedwell init /srv/speedwell nameserver --name a --address 10.0.0.1 "
+              "--etcd b=10.0.0.2,c=10.0.0.3,d=10.0.0.4,e=10.0.0.5; speedwell up")
+        for machine in others:
+            joins(machine, join, a.run(f"speedwell identity invite {machine.name} nameserver"))
+        whole(a)
+        a.run("speedwell mkdir /kept")
+        b, c, *lost = others
+        for machine in lost:
+            lose(machine)
+        for _ in range(3):      # that the other one is lost, too, etcd sees after some seconds
+            for machine in list(lost):
+                invited = a.attempt(f"speedwell identity invite {machine.name} nameserver --replace")
+                if invited.returncode == 0:
+                    joins(machine, join, invited.stdout)
+                    lost.remove(machine)
+                else:
+                    assert f"or replace it first; then invite {machine.name} again" in invited.stderr
+        assert not lost
+        whole(a)
+        b.switch_off()
+        c.switch_off()
+        wait_until(lambda: a.attempt("speedwell stat /kept").returncode == 0, 60, "a, d and e keep no names")
