@@ -278,8 +278,8 @@ function linkDetail(app, frame, link) {
     return h("p", {}, `${nodes[from].name} → ${nodes[to].name}: ${percent(load)}, ${carried} of ${rate(link.capacity[index])}`);
   };
   return [`Link ${nodes[link.a].name} – ${nodes[link.b].name}`, way(0, link.a, link.b), way(1, link.b, link.a),
-    table(["", "transfer", "#measured", "#share"], flowRows(app, flows), rest ? "" : "No transfer that the controller steers goes over it."), rest,
-    found?.flows.length ? h("p", { className: "dim" }, "Transfers beyond those of the views are shown as they were when the link was chosen.") : null];
+    table(["", "transfer", "#measured", "#share"], flowRows(app, flows), rest || found?.isAsked ? "" : "No transfer that the controller steers goes over it."), rest,
+    found?.isAsked ? h("p", { className: "dim" }, "Transfers beyond those of the views are shown as they were when the link was chosen.") : null];
 }
 
 function nodeDetail(app, frame, node) {

@@ -364,6 +364,9 @@ def test_a_link_has_the_flows_of_all_coflows_and_a_coflow_all_of_its_own() -> No
         told = page.value("[...document.querySelectorAll('#detail tr[data-key]')].map((row) => row.dataset.key)")
         assert {f"{flow['coflow']}/{flow['number']}" for flow in over["flows"]} <= {*told}
         assert len(told) == len({*told}) and "are followed here" not in page.text("#detail")
+        page.value("speedwell.model.found.flows = []; speedwell.draw()")
+        told = page.text("#detail")     # of a link over which nothing went when it was picked
+        assert "as they were when the link was chosen" in told and "No transfer" not in told
         last = page.value("(() => { const { id } = speedwell.model.frame.coflows.coflows.at(-1); "
                           "speedwell.pick({ kind: 'flow', flow: `${id}/` }); return id; })()")
         page.until("document.querySelectorAll('#detail tbody tr').length === 1")
