@@ -18,7 +18,6 @@ import pytest
 from speedwell.cluster import host_agents, identities
 from speedwell.cluster.controller_client import ask
 from speedwell.cluster.errors import NotRunning
-from speedwell.cluster.local_commands import LOOPBACK
 from speedwell.cluster.processes import Processes
 from speedwell.cluster.supervisor import down
 from speedwell.fs.client import Client
@@ -153,8 +152,9 @@ class Fabric:
         return [path for path in paths if len(self.client.lookup(path, fresh=True).replicas) < 3]
 
     def heard_agents(self) -> int:
+        scheduler = Processes(self.directory).find(host_agents.SCHEDULER)
         with contextlib.suppress(NotRunning):
-            return len(host_agents.turns(f"http://{LOOPBACK}:{host_agents.METRICS_PORT}/metrics"))
+            return len(host_agents.turns(scheduler.address.split()[-1])) if scheduler and scheduler.address else 0
         return 0
 
     def is_steered(self) -> bool:
