@@ -35,6 +35,7 @@ ALLOWED: dict[str, tuple[str, ...] | None] = {
     "GET /v1.0/topology/links/{dpid}": READ,
     "GET /v1.0/topology/switches": READ,
     "GET /v1.0/topology/switches/{dpid}": READ,
+    "GET /v1/coflow-flows": READ,
     "GET /v1/coflows": READ,
     "GET /v1/coflows/{id}": READ,
     "DELETE /v1/coflows/{id}": NOBODY_ELSE,
