@@ -301,7 +301,8 @@ class FlowInstaller:
     def _undo(self, step: _Step, failures: Failures, error: ControllerError) -> None:
         """Go back to what was before a step that failed, whatever of it took effect."""
         failures[step.record.five_tuple] = error
-        self._records.place(step.record, step.former)
+        was_dropped = self._records.get(step.record.five_tuple) is not step.record     # its entry went meanwhile
+        self._records.place(step.record, None if was_dropped else step.former)
         self._restore_claims(step.record, step.former_claims)
         meter = step.planned.meter if step.has_new_meter else None
         if step.former is not None:
