@@ -282,6 +282,7 @@ AGED = (
     "Network._capacity_bps", "Network._gone", "Network._index",         # numbers of links that went
     "Network._predecessors", "Network._switch_paths",                   # what was looked up
     "TablePlanner._found", "SwitchGroups._found", "SwitchTables.",
+    "InstalledTables._sent",            # switches that came back and lacked nothing
     "LinkEstimate._ramps",      # for as long as a read or a write should have taken
     "Refusals.", "NetworkState.host_ports")
 """What may be more or less after a longer life: it is bounded, and nothing follows from it."""
