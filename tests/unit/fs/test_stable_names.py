@@ -10,12 +10,12 @@ import speedwell.fs.client
 import speedwell.fs.errors
 
 PAGE = (Path(__file__).parents[3] / "docs" / "python-api.md").read_text()
-ROWS = dict(re.findall(r"^\| `(\w+)` \| (`.*`) \|$", PAGE, re.MULTILINE))
+LISTS = dict(re.findall(r"^- `(\w+)`: (`.*`)$", PAGE, re.MULTILINE))
 
 
 @pytest.mark.parametrize("name", ["Client", "Reader", "Appender", "Attributes", "DirectoryEntry"])
 def test_what_a_class_is_said_to_keep_it_has(name: str) -> None:
-    kept = re.findall(r"`(\w+)`", ROWS[name])
+    kept = re.findall(r"`(\w+)`", LISTS[name])
     assert len(kept) > 1
     kind = getattr(speedwell.fs.client, name)
     present = {*dir(kind), *(kind.DESCRIPTOR.fields_by_name if hasattr(kind, "DESCRIPTOR") else ())}
@@ -23,13 +23,13 @@ def test_what_a_class_is_said_to_keep_it_has(name: str) -> None:
 
 
 def test_a_client_takes_the_arguments_that_are_said_to_stay() -> None:
-    call = re.search(r"`Client\((.*?)\)`", ROWS["Client"])
+    call = re.search(r"`Client\((.*?)\)`", LISTS["Client"])
     assert call is not None
     said = [argument.strip().removesuffix("=") for argument in call.group(1).split(",")]
     assert said == list(inspect.signature(speedwell.fs.client.Client).parameters)
 
 
-def test_every_class_that_the_library_offers_has_a_row() -> None:
+def test_every_class_that_the_library_offers_is_listed() -> None:
     constants = {"DIRECTORY", "REGULAR", "SYMBOLIC_LINK"}
     assert [name for name in speedwell.fs.client.__all__ if name not in constants and f"`{name}`" not in PAGE] == []
 
