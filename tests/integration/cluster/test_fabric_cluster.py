@@ -159,7 +159,7 @@ def test_a_cluster_that_cannot_start_leaves_nothing_and_says_why(settings):
 def test_a_cluster_whose_port_for_prometheus_is_taken_leaves_nothing_and_says_so_in_one_line(settings):
     before = left_on_machine()
     with socket.create_server(("0.0.0.0", SUPERVISOR_METRICS_PORT)), pytest.raises(
-            StartFailed, match=r"^--metrics: cannot listen on 10\.255\.0\.1:7019: [^\n]*in use$"):
+            StartFailed, match=r"^--metrics: cannot listen on 127\.0\.0\.1:7019: [^\n]*in use$"):
         up(settings.model_copy(update={"metrics": True}))
     assert left_on_machine() == before
     assert "Traceback" not in (settings.directory / "supervisor.log").read_text()
