@@ -7,6 +7,7 @@ import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 
+from tests.machine_state import PROPAGATION
 from tests.waiting import wait_until
 
 SYSTEMD = Path("/lib/systemd/systemd")
@@ -15,7 +16,7 @@ _MASKED = ("tmpfiles-setup", "tmpfiles-setup-dev", "sysctl", "binfmt", "modules-
            "udev-trigger")
 """They would clear /tmp, or change what namespaces share with the machine."""
 _BOOT = f"""set -e
-mount --make-rprivate /
+mount --make-rprivate / 2>/dev/null || true    # a root that is no mount point shares nothing
 mount -t tmpfs layer /mnt; mkdir /mnt/upper /mnt/work /mnt/root
 mount -t overlay overlay -o lowerdir=/,upperdir=/mnt/upper,workdir=/mnt/work /mnt/root
 cd /mnt/root
@@ -34,8 +35,8 @@ class BootedSystemd:
 
     def __init__(self, ending: ExitStack) -> None:
         self._holder = subprocess.Popen(
-            ["unshare", "--pid", "--mount", "--uts", "--ipc", "--net", "--cgroup", "--fork", "--kill-child", "bash",
-             "-c", _BOOT], stdout=subprocess.DEVNULL)
+            ["unshare", "--pid", "--mount", *PROPAGATION, "--uts", "--ipc", "--net", "--cgroup", "--fork",
+             "--kill-child", "bash", "-c", _BOOT], stdout=subprocess.DEVNULL)
         ending.callback(self._holder.wait, TIMEOUT_SECONDS)
         ending.callback(self._holder.kill)
         children = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children")

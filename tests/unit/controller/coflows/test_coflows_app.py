@@ -418,7 +418,7 @@ def test_the_flows_of_a_great_coflow_are_told_while_others_have_their_turn(run: 
         assert {(flow.coflow, flow.coflow_state) for flow in page.flows} == {(ONE.hex(), "best-effort")}
         assert api.list_coflow_flows(offset=19_999).flows[0].source_port == 20_000
         assert api.list_coflow_flows(link="10.9.0.1,10.9.0.2").total == 0
-        assert len(turns) > 3 and max(after - before for before, after in pairwise(turns)) < 0.1
+        assert len(turns) > 1 and max(after - before for before, after in pairwise(turns)) < 0.1
 
     run(scenario)
 
