@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -128,7 +129,7 @@ class House:
     """Switches, hosts, and whoever reads and reports; `life` is the controller that runs now."""
 
     def __init__(self, hub: SimulatedHub, patch: pytest.MonkeyPatch, directory: Path, fabric: Fabric,
-                 seed: int) -> None:
+                 seed: int, coflow_policy: str = "mincof") -> None:
         self.hub, self.patch, self.random = hub, patch, Random(seed)
         clock = SimpleNamespace(monotonic=hub.read, time=hub.read, thread_time=lambda: 0.0)
         for name, module in list(sys.modules.items()):
@@ -139,9 +140,11 @@ class House:
         patch.setattr(capacity_reader, "limit_packet_ins", lambda *arguments: False)
         (directory / "key").write_bytes(KEY)
         self.settings = Settings(coflow_key_file=directory / "key", coflow_threshold_bytes=0.0,
+                                 coflow_policy=coflow_policy,
                                  poll_interval_seconds=2.0, read_idle_timeout_seconds=10)
         self.network = FakeNetwork(fabric)
-        self.switches = {dpid: TimedSwitch(dpid, hub.read, self._is_used) for dpid in self.network.switches}
+        self.switches = {dpid: TimedSwitch(dpid, hub.read, partial(self._is_used, dpid))
+                         for dpid in self.network.switches}
         self.network.switches.update(self.switches)
         for dpid, switch in self.switches.items():
             switch.is_port_up = lambda number, dpid=dpid: self.is_up(dpid, number)
@@ -180,9 +183,11 @@ class House:
         self.life.coflows.receive(encode(Report(coflow_id, 7, next(self._sequence), round(self.hub.now * 1e6), tuple(
             FlowReport(flow, left) for flow in flows)), KEY))
 
-    def _is_used(self, entry: FlowEntry) -> bool:
-        fields = dict(entry.match)
-        return (fields.get("ipv4_src"), fields.get("tcp_src"), fields.get("tcp_dst")) in self.moving
+    def _is_used(self, dpid: str, entry: FlowEntry) -> bool:
+        fields, network = dict(entry.match), self.network
+        return (fields.get("ipv4_src"), fields.get("tcp_src"), fields.get("tcp_dst")) in self.moving and any(
+            host is not None and network.hosts[host].ip == fields["ipv4_src"]
+            and network.fabric.edge_switch_of(place).dpid_hex == dpid for place, host in self.places.items())
 
     def _capacities(self, database: Database, refuse: object) -> dict[int, float]:
         eventlet.sleep(DELAY_SECONDS)
@@ -344,6 +349,10 @@ class House:
         hosts = self.network.hosts
         flows = [Flow(hosts[a].ip, hosts[b].ip, next(self._ports), 9000) for a, b in pairs]
         self.moving |= {(flow.source, flow.source_port, 9000) for flow in flows}
+        self.report_flows(flows)
+
+    def report_flows(self, flows: list[Flow]) -> None:
+        """A coflow of connections that there are begins."""
         self.reported[self.random.randbytes(16)] = flows
 
     def end_coflow(self, coflow_id: bytes, is_told: bool) -> None:

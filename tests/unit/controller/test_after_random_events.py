@@ -11,8 +11,10 @@ from typing import Any
 import eventlet
 import pytest
 
+from speedwell.coflow.report import Flow
 from speedwell.controller.coflows.api import CLAIMANT as COFLOWS
 from speedwell.controller.coflows.book import _five_tuple
+from speedwell.controller.policy.registry import POLICIES, Kind
 from speedwell.controller.reads.scheduler import CLAIMANT as READS
 from speedwell.controller.switches.entries import GROUP_ANY, FlowEntry, LoadLabel, ToGroup
 from speedwell.controller.switches.layout import Priority, Table
@@ -64,9 +66,20 @@ class Chaos:
         return "end read"
 
     def coflow(self) -> str:
+        if self.random.random() < 0.3 and (flows := self._unreported()):
+            self.house.report_flows([self.random.choice(flows)])
+            return "coflow of a read"
         pairs = [tuple(self._pair()) for _ in range(self.random.choice([1, 2, 4]))]
         self.house.report(pairs)
         return f"coflow {pairs}"
+
+    def _unreported(self) -> list[Flow]:
+        """The connections of reads that are not a coflow's yet."""
+        reported = {flow for flows in self.house.reported.values() for flow in flows}
+        connections = [part.five_tuple for read in self.house.reads.values() for part in read.parts
+                       if part.is_flow and not part.ended]
+        return [flow for each in connections if (flow := Flow(
+            each.source, each.destination, each.source_port, each.destination_port)) not in reported]
 
     def end_coflow(self) -> str:
         if self.house.reported:
@@ -206,7 +219,9 @@ def problems_in_flight(house: House) -> list[str]:
 def run_house(seed: int, patch: pytest.MonkeyPatch, directory: Path) -> None:
     """Two hundred events; then compared with the next life on the same switches, and with the first on new ones."""
     def scenario(hub: SimulatedHub) -> None:
-        aged = House(hub, patch, directory, FABRICS[seed % len(FABRICS)], seed)
+        policies = POLICIES.names(Kind.COFLOW)
+        policy = policies[seed // len(FABRICS) % len(policies)]
+        aged = House(hub, patch, directory, FABRICS[seed % len(FABRICS)], seed, policy)
         chaos = Chaos(aged, Random(seed))
         eventlet.sleep(5)
         for place in aged.places:
@@ -214,7 +229,7 @@ def run_house(seed: int, patch: pytest.MonkeyPatch, directory: Path) -> None:
         eventlet.sleep(5)
         for _ in range(EVENTS):
             chaos.step()
-        print(f"seed {seed}, fabric {aged.network.fabric.name}", *chaos.history, sep="\n")
+        print(f"seed {seed}, fabric {aged.network.fabric.name}, {policy}", *chaos.history, sep="\n")
         chaos.make_well()
         require_none(problems_in_flight(aged))
         chaos.end_everything()
@@ -225,7 +240,7 @@ def run_house(seed: int, patch: pytest.MonkeyPatch, directory: Path) -> None:
         require_none(differences(held(aged), before))
         aged.end()
         require_none(aged.failures)
-        new = House(hub, patch, directory, aged.network.fabric, seed)
+        new = House(hub, patch, directory, aged.network.fabric, seed, policy)
         come_to_rest(new)
         require_none(differences(found, report_of(new)))
         new.end()
@@ -281,6 +296,7 @@ AGED = (
     "ShareTable._free", "MeterIds._free",      # numbers to be given out again
     "Network._capacity_bps", "Network._gone", "Network._index",         # numbers of links that went
     "Network._predecessors", "Network._switch_paths",                   # what was looked up
+    "_Fabric.",         # the same, for one version of the network
     "TablePlanner._found", "SwitchGroups._found", "SwitchTables.",
     "InstalledTables._sent",            # switches that came back and lacked nothing
     "LinkEstimate._ramps",      # for as long as a read or a write should have taken
