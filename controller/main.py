@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -14,6 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from speedwell.controller.errors import InvalidSettings
+from speedwell.controller.garbage import PAUSE_SECONDS, Garbage
 from speedwell.controller.policy_options import PolicyOption, policy_path_option
 from speedwell.controller.settings import Settings, load_settings
 from speedwell.fs import command_line, systemd, tracing
@@ -28,9 +28,6 @@ GROUP = "speedwell.applications"
 STOP_SECONDS = 1.0
 THREAD_TURN_SECONDS = 0.0005
 """How long a thread that computes schedules of coflows may hold up the one that waits for messages."""
-YOUNG_OBJECTS, YOUNG_GENERATIONS, OLD_GENERATIONS = 10_000, 10, 50
-"""When Python looks for garbage in cycles, of which reads and coflows leave none: rarely, for ten milliseconds or so.
-At Python's own thresholds that takes a twentieth of the processor."""
 
 
 @click.command("speedwell-controller", context_settings={
@@ -106,10 +103,7 @@ def _run(settings: Settings) -> None:
 
 def set_interpreter() -> None:
     """Once everything is made that stays: how Python looks for garbage, and how threads take turns."""
-    # Looking through it again and again would hold everything up for a tenth of a second.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS, YOUNG_GENERATIONS, OLD_GENERATIONS)
+    _collect(Garbage())
     sys.setswitchinterval(THREAD_TURN_SECONDS)
 
 
@@ -128,6 +122,13 @@ def _patch() -> None:
 
     eventlet.monkey_patch(thread=False)
     import speedwell.controller.application  # noqa: F401  (it makes Ryu importable)
+
+
+def _collect(garbage: Garbage) -> None:
+    import eventlet
+
+    garbage.collect()
+    eventlet.spawn_after(PAUSE_SECONDS, _collect, garbage)
 
 
 def _tell_watchdog() -> None:

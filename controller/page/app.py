@@ -178,8 +178,11 @@ class WebPage(Application):
             if body is not None and body != self._slow.get(name):
                 self._slow[name] = body
                 yield _event(name, body)
-        sections = [b'"%s":%s,' % (name.encode(), body) for name, body in self._sections()]
         loads = json.dumps(self._map.loads(), separators=(",", ":")).encode()
+        sections, turns = [], Turns()
+        for name, body in self._sections():
+            sections.append(b'"%s":%s,' % (name.encode(), body))
+            turns.others()
         self._frame = b'{"at":%.3f,"epoch":%d,%s"loads":%s}' % (
             time.time(), self._map.epoch, b"".join(sections), loads)
         self._composed_at = time.monotonic()

@@ -165,7 +165,8 @@ class FlowRecords:
         self._paths = paths
         self._state = paths.state
         self._records: dict[FiveTuple, FlowRecord] = {}
-        self._by_cookie: dict[int, FlowRecord] = {}
+        self._at: dict[str, dict[int, FlowRecord]] = {}
+        """By the switch that has the entry, and the entry's cookie."""
         self._on_default: dict[FiveTuple, FlowRecord] = {}
         self.ranks: Mapping[tuple[str, str], int] = {}
         """By source and destination of scheduled flows, which come first; who holds flows back goes by it."""
@@ -188,8 +189,7 @@ class FlowRecords:
 
     def with_cookie(self, number: int, dpid: str) -> FlowRecord | None:
         """The record whose entry a switch holds under this cookie."""
-        record = self._by_cookie.get(number)
-        return record if record and record.placement and record.placement.dpid == dpid else None
+        return self._at.get(dpid, {}).get(number)
 
     # --- changes ---
 
@@ -203,11 +203,14 @@ class FlowRecords:
     def place(self, record: FlowRecord, placement: EntryPlacement | None) -> None:
         """From now on the record's switch holds this for it, or nothing."""
         if record.placement is not None:
-            self._by_cookie.pop(record.placement.entry.cookie, None)
+            there = self._at[record.placement.dpid]
+            there.pop(record.placement.entry.cookie, None)
+            if not there:
+                del self._at[record.placement.dpid]
         record.placement = placement
         self._on_default.pop(record.five_tuple, None)
         if placement is not None:
-            self._by_cookie[placement.entry.cookie] = record
+            self._at.setdefault(placement.dpid, {})[placement.entry.cookie] = record
             if placement.path is None:
                 self._on_default[record.five_tuple] = record
 
@@ -310,11 +313,10 @@ class FlowRecords:
         """
         there = {entry.key: entry for entry in found}
         missing = []
-        for record in self:
-            if record.placement is not None and record.placement.dpid == dpid:
-                self.redirect(record)
-                if there.get(record.placement.entry.key) != record.placement.entry:
-                    missing.append(record.placement.entry)
+        for record in self.at(dpid):
+            self.redirect(record)
+            if record.placement is not None and there.get(record.placement.entry.key) != record.placement.entry:
+                missing.append(record.placement.entry)
         return missing, self.astray(dpid, there.values())
 
     def astray(self, dpid: str, found: Iterable[FlowEntry]) -> list[FlowKey]:
@@ -337,7 +339,7 @@ class FlowRecords:
 
     def at(self, dpid: str) -> list[FlowRecord]:
         """The records whose entry is at a switch."""
-        return [record for record in self if record.placement is not None and record.placement.dpid == dpid]
+        return list(self._at.get(dpid, {}).values())
 
 
 def _goes_on(former: Claim | None, claim: Claim) -> bool:

@@ -5,7 +5,6 @@ What switches hold is known by `installed_tables`.
 
 from __future__ import annotations
 
-import gc
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -39,8 +38,6 @@ from speedwell.controller.tables.switch_meters import SwitchMeters
 from speedwell.controller.topology import packet_in_meters
 from speedwell.controller.topology.state import HostLocation, NetworkState
 
-MANY_SWITCHES = 100
-"""The plan of so many is left out when Python looks for garbage."""
 COALESCE_SECONDS = 0.02
 """Changes come in showers; this long they are gathered before tables are planned anew."""
 URGENT_COALESCE_SECONDS = 0.002
@@ -219,8 +216,6 @@ class TableSync:
             return
         self._due.clear()
         self._syncing = True
-        if is_first := not self._is_planned:
-            gc.disable()    # it would look at all that is made, again and again, for a tenth of a second each time
         try:
             self._sync()
         except BaseException:
@@ -228,10 +223,6 @@ class TableSync:
             raise
         finally:
             self._syncing = False
-            if is_first:
-                if len(self.installed) > MANY_SWITCHES:
-                    gc.freeze()
-                gc.enable()
         if not self._due.is_set():
             affected, self._affected = tuple(self._affected), []
             self._listener.synced(affected)
@@ -285,8 +276,7 @@ class TableSync:
     def _keep_groups_in_use(self, dpid: str, change: TableChanges) -> None:
         """A group goes after the last single flow that goes through it: the switch would take its entry out with it.
         The next audit looks at those that stay."""
-        entries = [record.placement.entry for record in self._records
-                   if record.placement is not None and record.placement.dpid == dpid]
+        entries = [record.placement.entry for record in self._records.at(dpid) if record.placement is not None]
         if dpid in self.installed.unchecked:
             entries += self.installed.unchecked[dpid].explicit
         used = groups_reached(self.installed.tables[dpid].groups, (entry.actions for entry in entries))

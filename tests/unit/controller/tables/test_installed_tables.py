@@ -134,8 +134,7 @@ def test_waits_double_up_to_the_last_for_each_switch_on_its_own() -> None:
     assert "a" not in backoff and backoff.failed("a") == FIRST_SECONDS
 
 
-def test_others_have_their_turn_while_many_entries_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_back.openflow, "decode_flow", lambda stats: time.sleep(TURN_SECONDS / 4))
+def test_others_have_their_turn_while_many_entries_are_decoded() -> None:
     turns: list[int] = []
 
     def count() -> None:
@@ -144,6 +143,6 @@ def test_others_have_their_turn_while_many_entries_are_decoded(monkeypatch: pyte
             eventlet.sleep(0)
 
     others = eventlet.spawn(count)
-    list(read_back._decoded(range(40)))
+    list(read_back._in_turns(time.sleep(TURN_SECONDS / 4) for _ in range(40)))
     others.kill()
     assert len(turns) > 5

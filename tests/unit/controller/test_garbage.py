@@ -1,0 +1,57 @@
+"""Garbage in cycles goes without Python's own collection; what stays is not looked at again."""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from speedwell.controller.garbage import FULL_SECONDS, Garbage
+
+
+class Node:
+    """One of a cycle."""
+
+    def __init__(self) -> None:
+        self.other: Node | None = None
+
+
+@pytest.fixture
+def garbage() -> Iterator[Garbage]:
+    yield Garbage()
+    gc.unfreeze()
+    gc.enable()
+
+
+def cycle() -> Node:
+    first, second = Node(), Node()
+    first.other, second.other = second, first
+    return first
+
+
+def test_a_cycle_that_ended_goes_with_the_next_collection(garbage: Garbage) -> None:
+    gone = weakref.ref(cycle())
+    garbage.collect()
+    assert gone() is None
+
+
+def test_what_outlives_a_collection_is_not_looked_at_again(garbage: Garbage) -> None:
+    kept = [cycle() for _ in range(1000)]
+    garbage.collect()
+    assert not any(each in kept for generation in range(3) for each in gc.get_objects(generation)
+                   if isinstance(each, Node))
+
+
+def test_cycles_that_ended_late_go_once_they_are_many(garbage: Garbage, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = [weakref.ref(kept := cycle())]
+    garbage.collect()
+    many = [[] for _ in range(gc.get_freeze_count())]
+    garbage.collect()
+    del kept
+    later = time.monotonic() + FULL_SECONDS
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    garbage.collect()
+    assert gone[0]() is None and len(many) > 0
