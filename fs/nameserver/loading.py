@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from speedwell.fs import paths
+from speedwell.fs import paths, slots
 from speedwell.fs.errors import InvalidArgument
 from speedwell.fs.limits import MAX_FILE_BYTES
 from speedwell.fs.nameserver import acls, records, requests
@@ -151,9 +151,15 @@ def fill(batch: Batch, dumped: Dumped, numbers: Mapping[str, int], next_inode: i
     if any(name in inode.extended_attributes for inode in dumped.inodes.values() for name in acls.NAMES):
         batch.put(records.ACLS_KEY, b"")
     directories = sum(inode.is_directory for inode in dumped.inodes.values())
-    superblock = Superblock(max(next_inode, *dumped.inodes) + SKIPPED_INODES, len(dumped.inodes) - directories,
-                            directories)
-    batch.put(records.SUPERBLOCK_KEY, superblock.encode())
+    used_up = {0: next_inode}
+    for number in dumped.inodes:
+        block, local = slots.block_of(number), number & slots.LOCAL_MASK
+        if local < slots.HASHED:
+            used_up[block] = max(used_up.get(block, 0), local)
+    superblock = Superblock(used_up.pop(0) + SKIPPED_INODES, len(dumped.inodes) - directories, directories)
+    others = [Superblock(last + SKIPPED_INODES, 0, 0, block) for block, last in used_up.items()]
+    for counters in (superblock, *others):
+        batch.put(records.superblock_key(counters.block), counters.encode())
     return superblock
 
 

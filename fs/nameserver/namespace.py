@@ -81,9 +81,9 @@ class Namespace(Renaming, ExtendedAttributes):
             if exclusive or place.kind != REGULAR:
                 raise AlreadyExists(f"{paths.display(path)} exists")
             return self._inode(place.inode), False
-        superblock = self._superblock()
-        inode = Inode(superblock.next_inode, REGULAR, mode, uid, gid, now_ns, now_ns, now_ns, 1, place.parent,
-                      new_content())
+        superblock = self._superblock(place.parent)
+        inode = Inode(self._new_number(superblock, place, REGULAR), REGULAR, mode, uid, gid, now_ns, now_ns, now_ns,
+                      1, place.parent, new_content())
         self._add(place, inode, superblock, now_ns, umask=umask)
         return inode, True
 
@@ -105,9 +105,9 @@ class Namespace(Renaming, ExtendedAttributes):
         place = self._find(path)
         if place.inode is not None:
             raise AlreadyExists(f"{paths.display(path)} exists")
-        superblock = self._superblock()
-        inode = Inode(superblock.next_inode, kind, mode, uid, gid, now_ns, now_ns, now_ns, links, place.parent,
-                      target=target, device=device)
+        superblock = self._superblock(place.parent)
+        inode = Inode(self._new_number(superblock, place, kind), kind, mode, uid, gid, now_ns, now_ns, now_ns, links,
+                      place.parent, target=target, device=device)
         self._add(place, inode, superblock, now_ns, umask=umask)
         return inode
 
@@ -151,7 +151,7 @@ class Namespace(Renaming, ExtendedAttributes):
         if place.kind == DIRECTORY:
             raise IsADirectory(f"{paths.display(path)} is a directory")
         batch = Batch()
-        superblock = self._superblock()
+        superblock = self._superblock(place.parent)
         inode = self._inode(number)
         self._unlink(batch, superblock, inode, now_ns, session, place)
         batch.delete(records.dentry_key(place.parent, place.name))
@@ -170,7 +170,7 @@ class Namespace(Renaming, ExtendedAttributes):
             raise NotADirectory(f"{paths.display(path)} is not a directory")
         self._check_empty(path, number)
         batch = Batch()
-        superblock = self._superblock()
+        superblock = self._superblock(place.parent)
         inode = self._inode(number)
         self._let_go(batch, superblock, inode, now_ns, self._kept(place, now_ns))
         batch.delete(records.dentry_key(place.parent, place.name))

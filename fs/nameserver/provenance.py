@@ -79,7 +79,7 @@ class Provenance:
             self._complete.add(server.number)
         highest = max([request.highest_inode, *(report.inode for report in request.reports)])
         self._highest_inode = max(self._highest_inode, highest)
-        if highest < self._namespace.next_inode or self._proof:
+        if self._namespace.was_given(highest) or self._proof:
             return
         if server.dataserver_id in self._adopted:
             self._namespace.skip_inodes(highest + 1)   # numbers of another namespace prove nothing

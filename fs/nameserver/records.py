@@ -39,7 +39,7 @@ AGE_KEY = b"a"
 ACLS_KEY = b"c"
 TOKEN_KEYS_KEY = b"k"
 
-_SUPERBLOCK = struct.Struct(">HQQQ")
+_SUPERBLOCK = struct.Struct(">HQqq")
 _AGE = struct.Struct(">Q")
 _DENTRY_KEY = struct.Struct(">cQ")
 _DENTRY = struct.Struct(">BQ")
@@ -59,24 +59,27 @@ def _number_in(key: bytes) -> int:
 
 @dataclass(slots=True)
 class Superblock:
-    """Counters of the whole namespace, one record."""
+    """Counters of a block (`speedwell.fs.slots`): `next_inode` is the next number without its slot; `files` and
+    `directories` are those that were made in its directories less those that were removed there, which may be fewer
+    than none: only the sum over all blocks counts."""
 
     next_inode: int
     files: int
     directories: int
+    block: int = 0
 
     def encode(self) -> bytes:
         return _SUPERBLOCK.pack(FORMAT_VERSION, self.next_inode, self.files, self.directories)
 
     @classmethod
-    def decode(cls, value: bytes) -> "Superblock":
+    def decode(cls, value: bytes, block: int = 0) -> "Superblock":
         if len(value) != _SUPERBLOCK.size:
             raise StorageFailed("the database is not a namespace of Speedwell")
         version, next_inode, files, directories = _SUPERBLOCK.unpack(value)
         if version != FORMAT_VERSION:
             raise StorageFailed(f"the namespace has format {version}, this nameserver reads {FORMAT_VERSION}: "
                                 "start the version that wrote it (docs/upgrades.md)")
-        return cls(next_inode, files, directories)
+        return cls(next_inode, files, directories, block)
 
 
 @dataclass(slots=True)
@@ -165,6 +168,11 @@ class Inode:
                    Content.of_record(record.content) if kind == REGULAR else None, record.target, record.device,
                    {each.name: each.value for each in record.extended_attributes}, record.quota,
                    record.name)
+
+
+def superblock_key(block: int) -> bytes:
+    """Of a block's counters."""
+    return SUPERBLOCK_KEY + bytes([block]) if block else SUPERBLOCK_KEY
 
 
 def dentry_key(directory: int, name: bytes) -> bytes:

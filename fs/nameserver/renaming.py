@@ -47,7 +47,7 @@ class Renaming(QuotaChanges, Trash):
             return None
         self._check_replaceable(old, new)
         batch = Batch()
-        superblock = self._superblock()
+        superblock = self._superblock(old.parent)
         replaced = None if new.inode is None else self._inode(new.inode)
         if replaced is not None and replaced.is_directory:
             self._discard(batch, superblock, replaced, now_ns)

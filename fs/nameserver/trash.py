@@ -37,8 +37,8 @@ class Trash(Tree):
     """Times are those of the nameserver's clock, passed in; how long something is kept goes by the age."""
 
     def __init__(self, store: Store, *, now_ns: int, deletion_grace_ns: int,
-                 age_ns: Callable[[int], int] = int) -> None:
-        super().__init__(store, now_ns=now_ns, deletion_grace_ns=deletion_grace_ns, age_ns=age_ns)
+                 age_ns: Callable[[int], int] = int, hashes: bool = False) -> None:
+        super().__init__(store, now_ns=now_ns, deletion_grace_ns=deletion_grace_ns, age_ns=age_ns, hashes=hashes)
         self.load_trash_policies()
 
     # -------------------------------------------------------------- policies
@@ -151,7 +151,7 @@ class Trash(Tree):
         inode.ctime_ns = now_ns
         batch = Batch()
         batch.delete(key)
-        self._add(place, inode, self._superblock(), now_ns, batch)
+        self._add(place, inode, self._superblock(place.parent), now_ns, batch)
         return inode
 
     def purge(self, entries: list[tuple[int, int]], *, now_ns: int) -> int:

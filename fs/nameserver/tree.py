@@ -10,7 +10,7 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from speedwell.fs import paths
+from speedwell.fs import paths, slots
 from speedwell.fs.errors import DirectoryNotEmpty, InvalidName, NoSuchFile, NotADirectory, StorageFailed
 from speedwell.fs.nameserver import acls, records
 from speedwell.fs.nameserver.deletions import enqueue
@@ -34,15 +34,17 @@ class Tree:
     """Paths are in wire form (`speedwell.fs.paths`); `now_ns` is the time of the change."""
 
     def __init__(self, store: Store, *, now_ns: int, deletion_grace_ns: int,
-                 age_ns: Callable[[int], int] = int) -> None:
+                 age_ns: Callable[[int], int] = int, hashes: bool = False) -> None:
         """Opens the namespace in `store`, or makes an empty one with a root directory. `age_ns` says for a `now_ns`
-        by which clock things are kept (`speedwell.fs.nameserver.age`); by default the same.
+        by which clock things are kept (`speedwell.fs.nameserver.age`); by default the same. New directories get a
+        slot of their own if it `hashes` (`speedwell.fs.slots`).
 
         Raises StorageFailed if the store holds something else.
         """
         self._store = store
         self._deletion_grace_ns = deletion_grace_ns
         self._age_ns = age_ns
+        self._hashes = hashes
         self.quotas = Quotas(store)
         if store.get(records.SUPERBLOCK_KEY) is not None:
             self._superblock()
@@ -56,22 +58,26 @@ class Tree:
 
     @property
     def file_count(self) -> int:
-        return self._superblock().files
+        return sum(superblock.files for superblock in self._superblocks())
 
     @property
     def directory_count(self) -> int:
         """Including the root."""
-        return self._superblock().directories
+        return sum(superblock.directories for superblock in self._superblocks())
 
     @property
     def next_inode(self) -> int:
-        """The number that the next file gets: all given out so far are below."""
+        """The number that the next file in slot 0 gets: all given out so far are below."""
         return self._superblock().next_inode
 
+    def was_given(self, number: int) -> bool:
+        """Whether a file may have that number."""
+        return number & slots.LOCAL_MASK < self._superblock(number).next_inode
+
     def skip_inodes(self, next_inode: int) -> None:
-        """Give out numbers from `next_inode` on only."""
-        superblock = self._superblock()
-        superblock.next_inode = max(superblock.next_inode, next_inode)
+        """Give out numbers from `next_inode` on only, in its block."""
+        superblock = self._superblock(next_inode)
+        superblock.next_inode = max(superblock.next_inode, next_inode & slots.LOCAL_MASK)
         self._write(Batch(), superblock)
 
     # -------------------------------------------------------------- reading
@@ -197,6 +203,15 @@ class Tree:
         if next(iter(self._store.iterate(prefix, end_of_prefix(prefix))), None) is not None:
             raise DirectoryNotEmpty(f"{paths.display(path)} is not empty")
 
+    def _new_number(self, superblock: Superblock, place: Place, kind: int) -> int:
+        local = superblock.next_inode
+        superblock.next_inode += 1
+        if not self._hashes or kind != DIRECTORY:
+            return slots.beside(place.parent, local)
+        number = slots.hashed(place.parent, place.name, local)
+        return number if self._store.get(records.inode_key(number)) is None else self._new_number(
+            superblock, place, kind)
+
     def _add(self, place: Place, inode: Inode, superblock: Superblock, now_ns: int,
              batch: Batch | None = None, umask: int | None = None) -> None:
         """Write a new inode and its name, with what is in `batch` already. In a directory with the setgid bit it
@@ -214,7 +229,6 @@ class Tree:
         if directory.quota:
             inode.quota = directory.quota
             self.quotas.charge(batch, inode.quota, inode.size_bytes, 1)
-        superblock.next_inode = max(superblock.next_inode, inode.number + 1)
         if inode.is_directory:
             superblock.directories += 1
             directory.link_count += 1
@@ -289,14 +303,22 @@ class Tree:
         self._put_inode(batch, inode)
         self._write(batch)
 
-    def _superblock(self) -> Superblock:
-        """Read anew each time: after a failed write the store may hold more than was answered."""
-        value = self._store.get(records.SUPERBLOCK_KEY)
-        if value is None:
+    def _superblock(self, number: int = ROOT_INODE) -> Superblock:
+        """Of the block of an inode. Read anew each time: after a failed write the store may hold more than was
+        answered."""
+        block = slots.block_of(number)
+        value = self._store.get(records.superblock_key(block))
+        if value is not None:
+            return Superblock.decode(value, block)
+        if not block:
             raise StorageFailed("the record with the namespace's counters is missing")
-        return Superblock.decode(value)
+        return Superblock(1, 0, 0, block)
+
+    def _superblocks(self) -> list[Superblock]:
+        stop = end_of_prefix(records.SUPERBLOCK_KEY)
+        return [Superblock.decode(value) for _, value in self._store.iterate(records.SUPERBLOCK_KEY, stop)]
 
     def _write(self, batch: Batch, superblock: Superblock | None = None) -> None:
         if superblock is not None:
-            batch.put(records.SUPERBLOCK_KEY, superblock.encode())
+            batch.put(records.superblock_key(superblock.block), superblock.encode())
         self._store.write(batch)
