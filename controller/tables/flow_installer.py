@@ -107,8 +107,9 @@ class FlowInstaller:
     def apply(self, claims: Iterable[Claim] = (), withdrawals: Iterable[Withdrawal] = ()) -> Failures:
         """Enter claims and take others back, confirmed by the switches. Returns what failed, by flow.
 
-        A flow that fails stays as it was where that is possible, and so do its claims. One whose switch is gone is
-        put into place when the switch is back. An entry with a lifetime has it renewed.
+        A flow that fails stays as it was where that is possible, and so do its claims, but for those that were taken
+        back. One whose switch is gone is put into place when the switch is back. An entry with a lifetime has it
+        renewed.
         """
         changes: dict[FiveTuple, _Change] = {}
         for claim in claims:
@@ -221,6 +222,8 @@ class FlowInstaller:
     def _put(self, dpid: str, batch: Sequence[_Step], plan: PlanWhenReady, failures: Failures,
              is_last_try: bool = False) -> None:
         datapath = self._state.datapaths.get(dpid)
+        # Not those whose entry went while the plan was waited for: their claims have ended with it.
+        batch = [step for step in batch if self._records.get(step.record.five_tuple) is step.record]
         for step in batch:
             self._records.place(step.record, step.planned)
         refusals: dict[int, SwitchRefused] = {}
@@ -301,8 +304,7 @@ class FlowInstaller:
     def _undo(self, step: _Step, failures: Failures, error: ControllerError) -> None:
         """Go back to what was before a step that failed, whatever of it took effect."""
         failures[step.record.five_tuple] = error
-        was_dropped = self._records.get(step.record.five_tuple) is not step.record     # its entry went meanwhile
-        self._records.place(step.record, None if was_dropped else step.former)
+        self._records.place(step.record, step.former)
         self._restore_claims(step.record, step.former_claims)
         meter = step.planned.meter if step.has_new_meter else None
         if step.former is not None:
@@ -315,8 +317,9 @@ class FlowInstaller:
             clean_up[0](*clean_up[1:])
 
     def _restore_claims(self, record: FlowRecord, former_claims: dict[Claimant, Claim]) -> None:
-        record.claims = former_claims
-        if not former_claims:
+        """What was given up stays so: nobody will give it up once more."""
+        record.claims = {claimant: claim for claimant, claim in former_claims.items() if claimant in record.claims}
+        if not record.claims:
             self._records.drop(record)
 
     def _end(self, ended: Sequence[FlowRecord], failures: Failures) -> None:

@@ -201,7 +201,10 @@ class FlowRecords:
         return record
 
     def place(self, record: FlowRecord, placement: EntryPlacement | None) -> None:
-        """From now on the record's switch holds this for it, or nothing."""
+        """From now on the record's switch holds this for it, or nothing. That is always nothing for a record that was
+        dropped while its flow was changed."""
+        if self._records.get(record.five_tuple) is not record:
+            placement = None
         if record.placement is not None:
             there = self._at[record.placement.dpid]
             there.pop(record.placement.entry.cookie, None)

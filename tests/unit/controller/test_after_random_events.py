@@ -293,11 +293,11 @@ def renumbered(house: House) -> dict[str, Any]:
 
 
 AGED = (
-    "ShareTable._free", "MeterIds._free",      # numbers to be given out again
+    "ShareTable._free", "MeterIds._free", "_Rows._free",      # numbers to be given out again
     "Network._capacity_bps", "Network._gone", "Network._index",         # numbers of links that went
     "Network._predecessors", "Network._switch_paths",                   # what was looked up
     "_Fabric.",         # the same, for one version of the network
-    "TablePlanner._found", "SwitchGroups._found", "SwitchTables.",
+    "TablePlanner._found", "SwitchGroups._found", "SwitchTables.", "CurrentEntries._entries",
     "InstalledTables._sent",            # switches that came back and lacked nothing
     "LinkEstimate._ramps",      # for as long as a read or a write should have taken
     "Refusals.", "NetworkState.host_ports")

@@ -375,6 +375,41 @@ def test_an_entry_whose_lifetime_is_over_takes_its_meter_along(run: Any) -> None
     run(scenario)
 
 
+def test_a_flow_whose_entry_goes_while_its_change_is_refused_leaves_no_record(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        path, other = world.paths()[:2]
+        world.app.apply([wanted(world, path, 1e6)])
+        (entry,) = single_flows(world)
+        world.connections[path.nodes[1]].refuses = lambda message: (
+            message[1] in (ofproto_v1_3.OFPT_FLOW_MOD, ofproto_v1_3.OFPT_METER_MOD))
+        change = eventlet.spawn(world.app.apply, [wanted(world, other, 2e6)])
+        eventlet.sleep(ROUND_TRIP_SECONDS / 2)
+        del first_switch(world).flows[entry.key]
+        world.app.entry_removed(removal(world, path, entry))
+        assert set(change.wait()) == {world.flow}
+        assert len(world.app.records) == 0 and world.app.records.at(path.nodes[1]) == []
+        assert world.app.records.with_cookie(entry.cookie, path.nodes[1]) is None
+
+    run(scenario)
+
+
+def test_what_one_system_gives_up_stays_so_if_the_switch_does_not_confirm(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        first, second = world.paths()[:2]
+        world.install(first)
+        assert world.app.apply([wanted(world, second, 1e6)]) == {}
+        world.connections[first.nodes[1]].is_hung = True
+        with pytest.raises(SwitchTimedOut):
+            world.withdraw()
+        record = world.app.records.get(world.flow)
+        assert record is not None and list(record.claims) == [SCHEDULE]
+        world.connections[first.nodes[1]].is_hung = False
+        world.app.apply([], give_up(world.flow))
+        assert len(world.app.records) == 0 and single_flows(world) == []
+
+    run(scenario)
+
+
 def test_two_systems_write_one_entry_and_the_others_path_returns(run: Any) -> None:
     def scenario(world: World, hub: SimulatedHub) -> None:
         first, second = world.paths()[:2]
