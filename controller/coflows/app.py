@@ -262,18 +262,19 @@ class Coflows(Application):
 
     def apply(self) -> None:
         """Make the switches hold what the schedule says now, confirmed."""
-        turns = Turns()
+        turns, now = Turns(), time.monotonic()
+        retry, renewed = now >= self._retry_at, self._to_renew(now)
         target: dict[FiveTuple, tuple[Assignment, ReportedFlow | None]] = {}
+        wanted: dict[FiveTuple, tuple[Assignment, ReportedFlow | None]] = {}
         for flow, assignment in list(self.book.enforced.items()):
             turns.others()
-            if flow in self.book.enforced:
-                target[flow] = assignment, self.book.flow(flow)
+            if flow not in self.book.enforced:
+                continue
+            placed = target[flow] = assignment, self.book.flow(flow)
+            if (retry or flow not in self.failures) and (flow in renewed or self._placed.get(flow) != placed
+                                                         or self.forwarding.records.claim_of(flow, CLAIMANT) is None):
+                wanted[flow] = placed
         turns.others()
-        now = time.monotonic()
-        retry, renewed = now >= self._retry_at, self._to_renew(now)
-        wanted = {flow: placed for flow, placed in target.items() if (retry or flow not in self.failures) and (
-            flow in renewed or self._placed.get(flow) != placed
-            or self.forwarding.records.claim_of(flow, CLAIMANT) is None)}
         unwanted = [flow for flow in (*self._placed, *self.failures)
                     if flow not in target and not self._is_kept_by_a_switch_away(flow)]
         if not wanted and not unwanted:
