@@ -67,6 +67,8 @@ class LinkEstimate:
 
     def expected_bps(self, now: float) -> float:
         """The estimate v at `now`, in bits/s."""
+        if not self._ramps:
+            return (self._average_bps or 0.0) + self._passing_bps
         self._drop_over(now)
         highest_bps = self.measured_bps + self._passing_bps
         for _, before_bps, rate_bps, begin, duration_seconds, is_highest in reversed(self._ramps):

@@ -139,9 +139,10 @@ class Sinbad:
         return [known[candidate.host] for candidate in candidates]
 
     def _left_bps(self, rung: Rung, down: bool, now: float) -> float:
-        if (rung, down) not in self._lefts_bps:
-            self._lefts_bps[rung, down] = self._computed_left_bps(rung, down, now)
-        return self._lefts_bps[rung, down]
+        left_bps = self._lefts_bps.get((rung, down))
+        if left_bps is None:
+            left_bps = self._lefts_bps[rung, down] = self._computed_left_bps(rung, down, now)
+        return left_bps
 
     def _computed_left_bps(self, rung: Rung, down: bool, now: float) -> float:
         """What one more transfer would have between a rung and the next, in one direction: the capacity less what is
