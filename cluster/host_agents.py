@@ -52,13 +52,13 @@ def scheduler(directory: Path, fabric: Fabric, host: str, controller: str, polic
     return Command(SCHEDULER, [
         program("speedwell-timeslices"), "--controller", controller, "--listen", f"{host}:{PORT}",
         "--metrics", f"{LOOPBACK}:{METRICS_PORT}", "--key-file", str(key_file(directory / KEYS)),
-        "--slice-ms", str(slice_ms(fabric)), "--policy", policy])
+        "--slice-ms", str(slice_ms(fabric)), "--policy", policy, "--realtime"])
 
 
 def agent(directory: Path, name: str, address: str, scheduler_host: str, prefix: Sequence[str]) -> Command:
     return Command(f"agent-{name}", [
         program("speedwell-host-agent"), "--address", address, "--scheduler", f"{scheduler_host}:{PORT}",
-        "--key-file", str(key_file(directory / KEYS, address))], prefix=prefix)
+        "--key-file", str(key_file(directory / KEYS, address)), "--realtime"], prefix=prefix)
 
 
 def turns(metrics_url: str) -> dict[str, int]:

@@ -21,6 +21,7 @@ from speedwell.fs.config import config_option
 from speedwell.fs.ending import run_to_the_end
 from speedwell.fs.errors import InvalidArgument
 from speedwell.fs.option_types import Size
+from speedwell.host_agent import realtime as realtime_process
 from speedwell.host_agent.agent import Agent
 from speedwell.host_agent.errors import InvalidSetting, MissingRequirement
 from speedwell.host_agent.metrics import AgentMetrics
@@ -40,7 +41,7 @@ from speedwell.host_agent.uplink import Uplink
               help="Frames that each class of the uplink holds.  [default: as today, or 50]", show_default=False)
 @click.option("--large", type=Size(1), default=100_000,
               help="A flow that has moved this many bytes waits for its turn; smaller ones never wait.")
-@click.option("--realtime", is_flag=True, help="Run before all other processes (SCHED_FIFO): slices are held closer.")
+@realtime_process.option
 @prometheus.OPTION
 @logs.OPTION
 def command(address: str, scheduler: str, key_file: Path, rate: int | None, queue_packets: int | None, large: int,
@@ -54,7 +55,7 @@ def command(address: str, scheduler: str, key_file: Path, rate: int | None, queu
         raise MissingRequirement("holding packets and queueing them by class needs root: run it with sudo")
     uplink = Uplink(interface, rate, queue_packets, large)
     if realtime:
-        _before_all_others()
+        realtime_process.run_before_all_others()
     agent = Agent(address, scheduler_at, uplink, large)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, agent.stop)
@@ -76,13 +77,6 @@ def _resolved(address: str) -> tuple[str, int]:
     except OSError as error:
         raise InvalidSetting(f"--scheduler: {host} has no IPv4 address: {error.strerror}") from None
     return str(found[0][4][0]), port
-
-
-def _before_all_others() -> None:
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-    except OSError as error:
-        raise InvalidSetting(f"--realtime: the kernel refuses it: {error.strerror}") from None
 
 
 def status_of(arguments: list[str] | None = None) -> int:

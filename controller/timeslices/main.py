@@ -24,6 +24,7 @@ from speedwell.fs.config import config_option
 from speedwell.fs.controller import Controller
 from speedwell.fs.ending import run_to_the_end
 from speedwell.fs.errors import InvalidArgument
+from speedwell.host_agent import realtime as realtime_process
 
 
 @click.command("speedwell-timeslices", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -41,10 +42,11 @@ from speedwell.fs.errors import InvalidArgument
               help="A slice: at least as long as ten frames take on a host's link. All slices of those who share a "
               "link together should stay below 200 ms, TCP's least timeout.")
 @policy_path_option
+@realtime_process.option
 @prometheus.OPTION
 @logs.OPTION
 def command(controller_url: str, identity: Path | None, insecure: str | None, listen: str, key_file: Path,
-            policy: str, slice_ms: float, metrics: str | None, log_level: str) -> int:
+            policy: str, slice_ms: float, realtime: bool, metrics: str | None, log_level: str) -> int:
     """Give hosts' agents their turns on links that are contended, until SIGTERM or SIGINT."""
     logs.configure(log_level)
     address = parse_address(listen, "--listen", lowest_port=0)
@@ -65,6 +67,8 @@ def command(controller_url: str, identity: Path | None, insecure: str | None, li
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, service.stop)
     systemd.ready(told)
+    if realtime:
+        realtime_process.run_before_all_others()
     service.run()
     return 0
 
