@@ -17,7 +17,7 @@ from statistics import quantiles
 from typing import Any
 
 from speedwell.cluster.fabric import FabricCluster
-from speedwell.cluster.host_agents import PORT, key_file
+from speedwell.cluster.host_agents import KEYS, PORT, key_file
 from speedwell.host_agent.channel import Directive, Turns, decode
 from speedwell.host_agent.errors import InvalidDatagram
 from speedwell.host_agent.uplink import ACK_BYTES
@@ -137,8 +137,8 @@ def _dropped(cluster: FabricCluster, receiver: Host) -> int:
 
 def _watch(cluster: FabricCluster, host: Host, receiver: Host, ended: threading.Event) -> tuple[int, int]:
     """The bytes that left a host toward the receiver inside and outside of the slices that its agent was told."""
-    path = key_file(cluster.settings.directory, host.ip)
-    key = path.read_bytes().strip() if path.exists() else b""
+    key = (key_file(cluster.settings.directory / KEYS, host.ip).read_bytes().strip()
+           if cluster.settings.host_agents else b"")
     spans: list[tuple[float, float]] = []
     until, sent = 0.0, [0, 0]
     with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_ALL)) as tap:
