@@ -226,6 +226,8 @@ class Agent:
         gates = {door.queue: door.gate for door in self._doors.values()}
         for queue, number, size_bytes in packets:
             if gate := gates.get(queue):
+                if gate.is_asleep:
+                    self._looked_at = -inf      # nobody plans for what has just begun: say so now
                 gate.arrive(number, size_bytes)
             else:
                 self._queues.accept(queue, number)
@@ -318,7 +320,8 @@ class Agent:
                         self._told = {}
                         log.info("registered with the scheduler at %s:%d", *source)
                     case Directive():
-                        arrived_at = now - min(SILENCE_SECONDS, max(0.0, time.time() - _arrival(extra)))
+                        ago = min(SILENCE_SECONDS, max(0.0, time.time() - _arrival(extra)))
+                        arrived_at = time.monotonic() - ago
                         for turns in message.turns:
                             self._direct(turns, arrived_at)
                     case FlowClasses():
@@ -337,7 +340,8 @@ class Agent:
         if not self._end.is_registered:
             return
         sent_bytes = self._counters.sent_bytes()
-        is_moving = sent_bytes != self._sent_bytes or any(each.queued_bytes for each in self._told.values())
+        is_moving = (sent_bytes != self._sent_bytes or self.held_bytes > 0
+                     or any(each.queued_bytes for each in self._told.values()))
         self._sent_bytes = sent_bytes
         is_sign_due = now - self._signed_at >= SILENCE_SECONDS / SIGNS
         if not is_moving and not is_sign_due:

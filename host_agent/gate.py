@@ -37,14 +37,22 @@ class Gate:
     _used: float = -inf
     """Begin of the last slice in which something was let go."""
 
+    @property
+    def is_asleep(self) -> bool:
+        """Whether nothing waits, and no slice was given for what may come."""
+        return not self._waiting and not self._spans
+
     def direct(self, turns: Turns, now: float) -> None:
         """Take what a directive says that arrives now."""
+        running = self._open_span(now)
         self.free_at = now + turns.lease_microseconds / 1e6
         spans: list[_Span] = []
         for each in turns.slices:
             begin = now + each.start_microseconds / 1e6
             end = now + (each.start_microseconds + each.duration_microseconds) / 1e6
             rate_bps = each.rate_bps or self.uplink_bps
+            if begin == now and running and running.end < inf:
+                begin = running.begin           # what is left of a slice is no shorter slice
             if spans and (spans[-1].end, spans[-1].rate_bps) == (begin, rate_bps):
                 begin = spans.pop().begin       # a packet may begin in one slice and end in the next
             spans.append(_Span(begin, end, rate_bps))

@@ -23,6 +23,8 @@ FIRST_QUEUE = 5300
 """The NFQUEUE that no packet comes to. It is an agent's as long as it runs, and shows that there can be one."""
 LEAST_SHARE = 0.02
 """Of the uplink, for each class: TCP stays alive where it has to wait."""
+BURST_SECONDS, LEAST_BURST_BYTES = 0.001, 1600
+"""What the uplink may make up for: more would leave in one go at the begin of a slice, and wait in the last port."""
 ACK_BYTES = 128
 """Packets up to this size pass the gate: acknowledgements carry no more."""
 _HANDLE, _WHOLE = "1:", "1:1"
@@ -183,7 +185,7 @@ class Uplink:
 
     def _classes(self) -> list[str]:
         device, rate, limit = f"dev {self.interface}", self.rate_bps, self._queue_packets * self._frame_bytes
-        burst = max(2 * self._frame_bytes, rate // 8 // 1000)
+        burst = max(LEAST_BURST_BYTES, round(rate * BURST_SECONDS / 8))
         tail = f"ceil {rate}bit burst {burst} cburst {burst} quantum {self._frame_bytes}"
         lines = [f"qdisc replace {device} root handle {_HANDLE} htb default 10",
                  f"class replace {device} parent {_HANDLE} classid {_WHOLE} htb rate {rate}bit {tail}"]

@@ -77,6 +77,13 @@ def test_a_directive_replaces_the_one_before() -> None:
     assert gate.release(0.03) == 3
 
 
+def test_what_is_left_of_a_slice_when_it_is_told_anew_is_not_taken_for_a_slice_too_short_for_any_packet() -> None:
+    gate = gate_with(Slice(0, 10_500), packets=12)
+    assert [gate.release(at / 1000) for at in (0, 4.5, 9.9)] == [6, 10, None]
+    gate.direct(Turns(THERE, 100_000, (Slice(0, 600), Slice(40_000, 10_000))), 0.0099)
+    assert gate.release(0.0099) is None and gate.next_change(0.0099) == 0.0499
+
+
 def test_a_rate_lets_packets_go_one_by_one() -> None:
     gate = gate_with(Slice(0, 50_000, 800_000), packets=4)
     assert gate.release(0.0) == 1
