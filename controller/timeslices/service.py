@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field, ValidationError
 from speedwell.controller.policy.errors import InvalidNetwork, PolicyError
 from speedwell.controller.policy.network.graph import Network, Path
 from speedwell.controller.policy.timeslices.timeslice_policy import Pair
-from speedwell.controller.timeslices.turns import Sending, TurnKeeper
+from speedwell.controller.timeslices.turns import Sending, TurnKeeper, later
 from speedwell.controller.validation import reason
 from speedwell.fs.controller import Controller
 from speedwell.host_agent.channel import MAX_BPS, MAX_DATAGRAM_BYTES, BacklogReport, Registration
@@ -240,31 +240,33 @@ class TurnService:
                 case BacklogReport() as report:
                     self.counts["reports"] += 1
                     self._places[report.agent] = place
-                    self._tell(self.keeper.reported(report, time.monotonic()))
+                    now = time.monotonic()
+                    self._tell(self.keeper.reported(report, now), now)
 
     def _pass_time(self) -> None:
         now = time.monotonic()
         if self.watch.network is not self._network:
             self._network = self.watch.network
-            self._tell(self.keeper.network_changed(self._network, now))
+            self._tell(self.keeper.network_changed(self._network, now), now)
         if self.watch.paths is not self._paths:
             self._paths = self.watch.paths
-            self._tell(self.keeper.pinned(self._paths, now))
+            self._tell(self.keeper.pinned(self._paths, now), now)
         self.keeper.ranked(self.watch.ranks)
         self.watch.pin(self.keeper.pairs)
         if now - self._told_at >= LOOK_SECONDS:
             self._told_at = now
             self.watch.turns = self.keeper.state(now, MAX_TURNS)
-        self._tell(self.keeper.pass_time(now))
+        self._tell(self.keeper.pass_time(now), now)
         for agent in self._places.keys() - set(self.keeper.agents):
             log.warning("agent %s is silent, and forgotten", agent)
             self._end.forget(agent)
             del self._places[agent]
 
-    def _tell(self, sending: Sending) -> None:
+    def _tell(self, sending: Sending, decided_at: float) -> None:
         for agent, turns in sending:
+            passed = round((time.monotonic() - decided_at) * 1e6)
             try:
-                self._send(self._end.directive(agent, turns), self._places[agent])
+                self._send(self._end.directive(agent, [later(each, passed) for each in turns]), self._places[agent])
                 self.counts["directives"] += 1
             except InvalidDatagram as error:
                 self.counts["failures"] += 1

@@ -2,7 +2,8 @@
 
 No sockets and no clock. Coordination is on demand: a pair is coordinated while, on one of its links, senders with a
 backlog could together send more than the link carries, and up to `CALM_SECONDS` longer. All others are free. A
-destination for which nothing is queued any more is held until its lease is over: who has packets again asks again.
+coordinated pair with nothing queued is held: who has packets again asks first, so that answers of many to one request
+do not begin with all of them sending.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import replace
+from math import inf
 from typing import Any
 
 from speedwell.controller.policy.errors import UnknownLink
@@ -28,17 +31,29 @@ from speedwell.host_agent.channel import (
     Turns,
 )
 
-CALM_SECONDS = 0.2
+CALM_SECONDS, LOOK_SECONDS = 1.0, 0.1
 SILENT_SECONDS = 1.0
 """An agent that says nothing for so long is forgotten: it gives a sign of life three times as often."""
 SIGN_SECONDS = 0.4
 """How often an agent hears from us at least: it registers anew after a second without a word."""
 
-PLANS_SLICES = 2
-"""After how many slices a plan of three is told anew."""
+PLAN_AGAIN_SLICES = 1.5
+"""After the end of the slice in which a plan of three was told, it is told anew: half a slice before leases end, and
+in the middle of a slice, as agents that hear it when a slice begins may have begun by the plan before."""
 
 Sending = list[tuple[str, tuple[Turns, ...]]]
 """Agents' addresses, and what each is to be told."""
+
+
+def later(turns: Turns, passed_microseconds: int) -> Turns:
+    """The same turns, told so long after they were decided: an agent counts from the arrival."""
+    slices = []
+    for each in turns.slices:
+        begin = max(0, each.start_microseconds - passed_microseconds)
+        end = each.start_microseconds + each.duration_microseconds - passed_microseconds
+        if begin < end:
+            slices.append(replace(each, start_microseconds=begin, duration_microseconds=end - begin))
+    return replace(turns, slices=tuple(slices))
 
 
 class TurnKeeper:
@@ -54,10 +69,12 @@ class TurnKeeper:
         """Of those that have turns and no slice."""
         self._contended_at: dict[Pair, float] = {}
         self._coordinated: dict[str, set[str]] = {}
+        self._served: dict[str, set[str]] = {}
+        """Of the coordinated, the destinations with a backlog: the policy knows these alone."""
         self._allowed: Directives = {}
         self._told_at: dict[str, float] = {}
         self._heard_at: dict[str, float] = {}
-        self._looked_at = self._planned_at = 0.0
+        self._looked_at, self._plan_due = 0.0, inf
         self._pins: dict[Pair, Path] = {}
         self._ranks: Mapping[Pair, int] = {}
         self._set_network(network)
@@ -97,11 +114,11 @@ class TurnKeeper:
 
     def due(self, now: float) -> float:
         """When `pass_time` is to be called, in seconds."""
-        return min(self._policy.next_end, now + self._slice_seconds)
+        return min(self._policy.next_end, now + self._slice_seconds, self._plan_due)
 
     def network_changed(self, network: Network, now: float) -> Sending:
         """All begins anew on another network, with the backlogs that are known."""
-        before, self._coordinated = self._coordinated, {}
+        before, self._coordinated, self._served = self._coordinated, {}, {}
         self._set_network(network)
         self._allowed = {}
         return self._coordinate(now, before)
@@ -144,9 +161,10 @@ class TurnKeeper:
             for known in (self._heard_at, self._told_at, self._backlog, self._queued_bytes, self._allowed):
                 known.pop(agent, None)
             self._pins = {pair: path for pair, path in self._pins.items() if pair[0] != agent}
+            self._contended_at = {pair: at for pair, at in self._contended_at.items() if pair[0] != agent}
         self._end_slices(now)
-        sending = self._coordinate(now) if now - self._looked_at >= CALM_SECONDS / 2 else []
-        if not sending and self._coordinated and now - self._planned_at >= PLANS_SLICES * self._slice_seconds:
+        sending = self._coordinate(now) if now - self._looked_at >= LOOK_SECONDS else []
+        if not sending and now >= self._plan_due:
             sending = self._tell({}, now)
         for agent in self._heard_at.keys() - {agent for agent, _ in sending}:
             if now - self._told_at.get(agent, 0.0) >= SIGN_SECONDS:
@@ -162,7 +180,7 @@ class TurnKeeper:
 
     def _note_held(self, sources: Iterable[str], now: float) -> None:
         for source in sources:
-            for destination in self._coordinated.get(source, ()):
+            for destination in self._served.get(source, ()):
                 if destination in self._allowed.get(source, ()):
                     self._held_since.pop((source, destination), None)
                 else:
@@ -174,42 +192,49 @@ class TurnKeeper:
         """Tell the policy of the pairs that are contended, and agents what comes of it, if anything does."""
         dropped = defaultdict(set, dropped or {})
         self._looked_at = now
-        wanted = self._wanted(now)
+        wanted, served = self._wanted(now)
+        is_changed = wanted != self._coordinated or bool(dropped)
         for source in self._coordinated.keys() | wanted.keys():
-            before, after = self._coordinated.get(source, set()), wanted.get(source, set())
-            if before != after:
-                dropped[source] |= before
+            dropped[source] |= self._coordinated.get(source, set()) - wanted.get(source, set())
+            if (after := served.get(source, set())) != self._served.get(source, set()):
+                is_changed = True
                 self._allowed |= (self._policy.backlogged(source, after, now) if source in self._backlog
                                   else self._policy.left(source, now))
-        self._coordinated = wanted
-        self._held_since = {pair: at for pair, at in self._held_since.items() if pair[1] in wanted.get(pair[0], ())}
-        self._note_held(wanted, now)
-        return self._tell(dropped, now) if dropped else []
+        self._coordinated, self._served = wanted, served
+        self._held_since = {pair: at for pair, at in self._held_since.items() if pair[1] in served.get(pair[0], ())}
+        self._note_held(served, now)
+        return self._tell(dropped, now) if is_changed else []
 
-    def _wanted(self, now: float) -> dict[str, set[str]]:
+    def _wanted(self, now: float) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+        """All pairs that are to be coordinated, and those of them that have something queued."""
         queued = [(source, each) for source, destinations in self._backlog.items() for each in destinations]
-        self._contended_at = {pair: at for pair, at in self._contended_at.items() if now - at < CALM_SECONDS}
         of_pair = contended(self._policy.paths, self._network, queued)
-        self._contended_at |= {pair: now for pair, is_contended in of_pair.items() if is_contended}
+        self._contended_at = {pair: at for pair, at in self._contended_at.items() if now - at < CALM_SECONDS} | {
+            pair: now for pair, is_contended in of_pair.items() if is_contended}
         wanted: defaultdict[str, set[str]] = defaultdict(set)
-        for source, destination in self._contended_at.keys() & of_pair.keys():
+        served: defaultdict[str, set[str]] = defaultdict(set)
+        for source, destination in self._contended_at:
+            if (source, destination) in of_pair:
+                served[source].add(destination)
+            elif destination in self._backlog.get(source, ()):
+                continue        # no path leads there
             wanted[source].add(destination)
-        return wanted
+        return wanted, served
 
     # --- what agents are told ---
 
     def _tell(self, dropped: Mapping[str, set[str]], now: float) -> Sending:
         """All that have turns, as each has its own only while all others keep to theirs."""
-        self._planned_at = now
+        slice_end = min(self._policy.next_end, now + self._slice_seconds) if self._coordinated else inf
+        self._plan_due = slice_end + PLAN_AGAIN_SLICES * self._slice_seconds
         plan = self._plan(now)
         lease = round(LEASE_SLICES * self._slice_seconds * 1e6)
         sending: Sending = []
         for agent in sorted(self._heard_at.keys() & (self._coordinated.keys() | dropped.keys())):
             self._told_at[agent] = now
-            held, queued = self._coordinated.get(agent, set()), self._backlog.get(agent, set())
+            held = self._coordinated.get(agent, set())
             turns = [Turns(each, lease, plan.get((agent, each), ())) for each in sorted(held)]
-            turns += [Turns(each, 0 if each in queued else lease)
-                      for each in sorted(dropped.get(agent, set()) - held)]
+            turns += [Turns(each, 0) for each in sorted(dropped.get(agent, set()) - held)]
             sending += [(agent, tuple(turns[first:first + MAX_TURNS])) for first in range(0, len(turns), MAX_TURNS)]
         return sending
 

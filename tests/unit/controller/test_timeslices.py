@@ -24,7 +24,7 @@ from speedwell.controller.timeslices import service as service_module
 from speedwell.controller.timeslices.main import command
 from speedwell.controller.timeslices.metrics import SchedulerMetrics
 from speedwell.controller.timeslices.service import NetworkWatch, TurnService, network_of
-from speedwell.controller.timeslices.turns import CALM_SECONDS, TurnKeeper
+from speedwell.controller.timeslices.turns import CALM_SECONDS, SILENT_SECONDS, TurnKeeper, later
 from speedwell.fs.controller import Controller as ControllerAt
 from speedwell.host_agent.channel import Backlog, BacklogReport, Directive, Slice, Turns, agent_key, encode
 from speedwell.host_agent.session import AgentEnd
@@ -62,11 +62,11 @@ class Agents:
     def report(self, agent: str, *destinations: str) -> None:
         self.hear(self.keeper.reported(report(agent, *destinations), self.now))
 
-    def pass_slices(self, number: int, *reporting: tuple[str, str]) -> None:
+    def pass_slices(self, number: int, *reporting: tuple[str, ...]) -> None:
         for _ in range(number):
             self.now += SLICE
-            for agent, to in reporting:
-                self.report(agent, to)
+            for agent, *to in reporting:
+                self.report(agent, *to)
             self.hear(self.keeper.pass_time(self.now))
 
     @property
@@ -193,7 +193,7 @@ def test_what_is_given_up_is_held_and_the_other_is_free_once_it_is_alone(agents:
 def test_a_silent_agent_is_forgotten_and_its_turn_goes_to_others(agents: Agents) -> None:
     agents.report(A, D)
     agents.report(B, D)
-    agents.pass_slices(140, (B, D))
+    agents.pass_slices(round((SILENT_SECONDS + CALM_SECONDS) / SLICE) + 20, (B, D))
     assert set(agents.keeper.agents) == {B} and agents.free == {(B, D)}
 
 
@@ -429,3 +429,25 @@ def test_the_command_refuses_what_it_cannot_use(tmp_path: Path) -> None:
                               (["--key-file", str(tmp_path / "short"), "--listen", "nowhere"], "HOST:PORT")):
         done = CliRunner().invoke(command, arguments)
         assert done.exit_code != 0 and reason in str(done.exception) + done.output
+
+
+def test_turns_that_are_told_late_begin_and_end_as_decided() -> None:
+    turns = Turns(D, 30_000, (Slice(0, 1000, 7), Slice(2000, 3000, 8), Slice(8000, 1000, 9)))
+    assert later(turns, 2500) == Turns(D, 30_000, (Slice(0, 2500, 8), Slice(5500, 1000, 9)))
+
+
+def test_who_begins_again_soon_after_links_were_contended_waits_for_a_turn(agents: Agents) -> None:
+    """As senders of many answers to one host do, each time it asks."""
+    agents.report(A, D)
+    agents.report(B, D)
+    agents.report(A)
+    agents.report(B)
+    agents.pass_slices(round(CALM_SECONDS / SLICE) - 10, (A,), (B,))
+    assert not agents.sending & {(A, D), (B, D)} and not agents.free & {(A, D), (B, D)}
+    agents.report(A, D)
+    agents.report(B, D)
+    assert len(agents.sending & {(A, D), (B, D)}) == 1
+    agents.report(A)
+    agents.report(B)
+    agents.pass_slices(round(CALM_SECONDS / SLICE) + 30, (A,), (B,))
+    assert agents.free >= {(A, D), (B, D)}
