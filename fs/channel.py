@@ -45,6 +45,7 @@ _IOV_LIMIT = 512
 _ALONE_BYTES = 4096
 # A plain number: to use an enum's flag takes longer than the system call.
 _WAITALL = int(socket.MSG_WAITALL)
+_DONTWAIT = int(socket.MSG_DONTWAIT)
 _REQUESTS = (Call, DataRequest)
 
 M = TypeVar("M", bound=Message)
@@ -56,6 +57,10 @@ class MalformedFrame(ProtocolError):
 
 class OtherVersion(MalformedFrame):
     """What arrived is a frame of another version of this protocol; the message says which side to upgrade."""
+
+
+class NotYet(Exception):
+    """A frame has not come as a whole."""
 
 
 class ConnectionLost(SpeedwellError):
@@ -113,6 +118,9 @@ class Channel:
         self.client = ""    # who has proved to be at the end that asks
         self.nonce = b""
         self._held = b""    # a frame that goes out with the next bytes, where the kernel does not join them
+        self.short_in_a_row = 0     # requests
+        self._begun = b""   # of a frame that had not come as a whole
+        self._rest = b""    # of a frame that did not go at once
         self.peer = _peer(connection)
         self.source = self.peer.rpartition(":")[0]
         """The address without the port; of a local socket, what a server says."""
@@ -150,26 +158,60 @@ class Channel:
     def _send_frame(self, frame: bytes, more: bool) -> None:
         self.socket.sendall(frame, socket.MSG_MORE if more else 0)
 
-    def _receive_now(self, count: int) -> bytes:
-        return self.socket.recv(count)
+    def send_now(self, frame: bytes) -> bool:
+        """Send one frame without waiting; whether it is gone. If not, `send_rest` is to be called."""
+        try:
+            data = self._sealed(frame)
+            try:
+                sent = self.socket.send(data, _DONTWAIT)
+            except BlockingIOError:
+                sent = 0
+        except OSError as error:
+            raise self._lost(error) from None
+        self._rest = data[sent:]
+        return not self._rest
+
+    def send_rest(self) -> None:
+        """Send what `send_now` has left."""
+        try:
+            self.socket.sendall(self._rest)
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def _sealed(self, frame: bytes) -> bytes:
+        return frame
+
+    def _receive_now(self, count: int, flags: int = 0) -> bytes:
+        return self.socket.recv(count, flags)
 
     def _receive_waiting(self, count: int) -> bytes:
         return self.socket.recv(count, _WAITALL)
 
-    def receive_alone(self, kind: type[M]) -> M | None:
-        """Like `receive`, with one system call mostly: the peer sends nothing more before it has an answer."""
-        try:
-            data = self._receive_now(_ALONE_BYTES)
-        except OSError as error:
-            raise self._lost(error) from None
+    def receive_alone(self, kind: type[M], *, wait: bool = True) -> M | None:
+        """Like `receive`, with one system call mostly: the peer sends nothing more before it has an answer. Raises
+        NotYet, if it is not to `wait`, where less than a frame has come; the next call goes on with that."""
+        data, self._begun = self._begun, b""
         if not data:
-            return None
+            try:
+                data = self._receive_now(_ALONE_BYTES, 0 if wait else _DONTWAIT)
+            except OSError as error:
+                if not wait and isinstance(error, BlockingIOError):
+                    raise NotYet from None
+                raise self._lost(error) from None
+            if not data:
+                return None
         if len(data) < HEADER.size:
+            if not wait:
+                self._begun = data
+                raise NotYet
             data += self._receive_exactly(HEADER.size - len(data))
         missing = HEADER.size + body_length(data[:HEADER.size], self.peer) - len(data)
         if missing < 0:
             raise MalformedFrame(f"{-missing} bytes follow a frame that is to be answered first")
         if missing:
+            if not wait:
+                self._begun = data
+                raise NotYet
             data += self._receive_exactly(missing)
         return decode(data[HEADER.size:], kind)
 
@@ -297,6 +339,11 @@ class Channel:
         poll = select.poll()
         poll.register(self.socket, select.POLLIN)
         return bool(poll.poll(timeout_seconds * 1000))
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether bytes have come that the kernel does not have any more."""
+        return bool(self._begun)
 
     def is_idle(self) -> bool:
         """Whether the peer has neither closed nor sent anything: a pooled connection is still good."""

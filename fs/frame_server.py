@@ -114,11 +114,11 @@ class FrameServer(ABC):
         if self._local_listener is not None:
             is_open = self._own_identity is None or self.admits_local_users
             admit = self._accept if is_open else self._accept_own
-            threading.Thread(target=self._serve, args=(self._local_listener, admit), name="accept",
+            threading.Thread(target=self._listen, args=(self._local_listener, admit), name="accept",
                              daemon=True).start()
-        self._serve(self._listener, self._accept if self._handshakes is None else self._handshakes.begin)
+        self._listen(self._listener, self._accept if self._handshakes is None else self._handshakes.begin)
 
-    def _serve(self, listener: socket.socket, admit: Callable[[socket.socket], None]) -> None:
+    def _listen(self, listener: socket.socket, admit: Callable[[socket.socket], None]) -> None:
         while not self._stopping:
             try:
                 connection, _ = listener.accept()
@@ -186,8 +186,12 @@ class FrameServer(ABC):
             self._open[channel] = False
             self._of_source[channel.source] += 1
             self._rests_since[channel] = time.monotonic()
+        self._converse_apart(channel, self._serve_one)
+
+    def _converse_apart(self, channel: Channel, work: Callable[[Channel], bool]) -> None:
+        """Go on in a new thread, which begins with that `work`."""
         try:
-            threading.Thread(target=self._converse, args=(channel,), daemon=True).start()
+            threading.Thread(target=self._converse, args=(channel, work), daemon=True).start()
         except RuntimeError as error:   # out of threads: who accepts connections goes on
             self.note_refusal("%s is not served: %s", channel.peer, error)
             self._end(channel)
@@ -225,10 +229,19 @@ class FrameServer(ABC):
                 told = True
             self._changed.wait(0.1)
 
-    def _converse(self, channel: Channel) -> None:
+    def _converse(self, channel: Channel, work: Callable[[Channel], bool]) -> None:
+        while self._goes_on(channel, work) and not self._leaves(channel):
+            work = self._serve_one
+
+    def _leaves(self, channel: Channel) -> bool:
+        """Whether it needs no thread of its own any more."""
+        return False
+
+    def _goes_on(self, channel: Channel, work: Callable[[Channel], bool]) -> bool:
+        """Whether the connection does after that `work`; else it has ended."""
+        goes_on = False
         try:
-            while not self._stopping and self._serve_one(channel):
-                pass
+            goes_on = not self._stopping and work(channel)
         except (ConnectionLost, NotAuthenticated) as error:
             log.debug("%s", error)
         except (InvalidArgument, MalformedFrame) as error:
@@ -237,13 +250,16 @@ class FrameServer(ABC):
         except Exception:
             log.exception("a request of %s failed", channel.peer)
         finally:
-            self._end(channel)
+            if not goes_on:
+                self._end(channel)
+        return goes_on
 
     def _serve_one(self, channel: Channel) -> bool:
         channel.set_timeout(self._idle_seconds, SEND_STALL_SECONDS)
         request = self.receive_request(channel)
-        if request is None:
-            return False
+        return request is not None and self._serve(channel, request)
+
+    def _serve(self, channel: Channel, request: Message) -> bool:
         self._set_busy(channel, True)
         with tracing.serving(self.name_of(request), getattr(request, tracing.HEADER, "")):
             self.serve_request(channel, request)

@@ -63,8 +63,7 @@ class SecureChannel(Channel):
 
     @property
     def is_pending(self) -> bool:
-        """Whether bytes have come that the kernel does not have any more."""
-        return self._tls.is_pending
+        return super().is_pending or self._tls.is_pending
 
     def is_readable(self, timeout_seconds: float) -> bool:
         return self._tls.is_pending or super().is_readable(timeout_seconds)
@@ -83,8 +82,11 @@ class SecureChannel(Channel):
         if not more:
             self._tls.flush()
 
-    def _receive_now(self, count: int) -> bytes:
-        data: bytes = self._tls.read(count)
+    def _sealed(self, frame: bytes) -> bytes:
+        return self._tls.sealed(frame)
+
+    def _receive_now(self, count: int, flags: int = 0) -> bytes:
+        data: bytes = self._tls.read(count, None, flags)
         return data
 
     def _receive_waiting(self, count: int) -> bytes:

@@ -49,15 +49,16 @@ class TLS:
         """Whether something has come that was not read."""
         return self._may_have_more and (self._incoming.pending > 0 or self.session.pending() > 0)
 
-    def read(self, most: int, buffer: memoryview | None = None) -> Any:
-        """At most so many bytes, none at the end; with a `buffer` into that, and how many. Raises OSError."""
+    def read(self, most: int, buffer: memoryview | None = None, flags: int = 0) -> Any:
+        """At most so many bytes, none at the end; with a `buffer` into that, and how many. `flags` as for
+        `socket.recv`. Raises OSError."""
         if not self._may_have_more:
-            self._fill(most)
+            self._fill(most, flags)
         while True:
             try:
                 read = self.session.read(most, buffer)
             except ssl.SSLWantReadError:
-                self._fill(most)
+                self._fill(most, flags)
             except ssl.SSLEOFError:
                 return b"" if buffer is None else 0
             else:
@@ -73,13 +74,18 @@ class TLS:
             self.session.write(data[at:at + STEP_BYTES])
             self.flush()
 
+    def sealed(self, data: bytes) -> bytes:
+        """Encrypted, for the caller to send. Raises OSError."""
+        self.session.write(data)
+        return self._outgoing.read()
+
     def flush(self) -> None:
         """Raises OSError."""
         if self._outgoing.pending:
             self.socket.sendall(self._outgoing.read())
 
-    def _fill(self, most: int) -> None:
-        data = self.socket.recv(min(max(most, _LEAST_RECEIVED_BYTES), STEP_BYTES))
+    def _fill(self, most: int, flags: int = 0) -> None:
+        data = self.socket.recv(min(max(most, _LEAST_RECEIVED_BYTES), STEP_BYTES), flags)
         if data:
             self._incoming.write(data)
         else:

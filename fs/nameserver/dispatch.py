@@ -42,6 +42,14 @@ READ_ONLY = ("Lookup", "List", "ListExtendedAttributes", "RenewSession", "EndSes
 """Requests that are answered from an old copy of the namespace too."""
 
 
+SHORT = frozenset({"Lookup", "List", "ListExtendedAttributes", "RenewSession", "Commit",
+                   *CHANGES}) - {"Restore", "Purge"}
+"""Requests that wait for the guard alone, and let it go soon."""
+
+ADVISED = frozenset({"Create", "Truncate"})
+"""Requests that wait for the controller, where there is one."""
+
+
 class Requests:
     """Finds the method for a request. Callable from any thread."""
 
@@ -54,6 +62,7 @@ class Requests:
         known."""
         self.permit: Callable[[Peer, str], None] = lambda sender, name: None
         self.local = ""
+        self.short = SHORT
         self._rates = Rates(requests_per_second, requests_per_second)
         self._service = service
         self._methods: Methods = {} if service is None else _methods(service)
@@ -65,6 +74,7 @@ class Requests:
         self._damaged = damaged
         self._service = service
         self._methods = _methods(service)
+        self.short = SHORT if service.questions.advice is None else SHORT - ADVISED
 
     def stand_by(self) -> None:
         """From now on every request is refused: another nameserver leads."""

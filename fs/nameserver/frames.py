@@ -1,7 +1,7 @@
 """The nameserver's requests as frames.
 
 A request over gRPC in Python costs several hand-overs between threads at both ends, most of a small request's
-time. Here a thread waits in the kernel for its client's next frame and answers it.
+time. Here the thread that waits in the kernel for the next frame answers it.
 """
 
 import socket
@@ -12,9 +12,9 @@ from functools import partial
 from google.protobuf.message import Message
 
 from speedwell.fs import local
-from speedwell.fs.channel import Channel, ConnectionLost, MalformedFrame
+from speedwell.fs.channel import Channel, MalformedFrame, encode
+from speedwell.fs.common_thread import Answer, CommonThread
 from speedwell.fs.errors import NotAuthenticated, NotAuthorised, SpeedwellError
-from speedwell.fs.frame_server import FrameServer
 from speedwell.fs.identity.bundle import Identity
 from speedwell.fs.nameserver.audit import AUDITED, Audit, Note
 from speedwell.fs.nameserver.dispatch import Requests
@@ -31,7 +31,7 @@ _BACKLOG = 1024
 _REFUSALS = (NotAuthenticated, NotAuthorised)
 
 
-class NameserverFrames(FrameServer):
+class NameserverFrames(CommonThread):
     """Answers `Call` frames with what `requests` says, and gRPC over TLS."""
 
     def __init__(self, requests: Requests, listener: socket.socket, identity: Identity | None = None,
@@ -60,17 +60,16 @@ class NameserverFrames(FrameServer):
             return None
         return channel.receive_alone(Call)
 
-    def serve_request(self, channel: Channel, request: Message) -> None:
-        assert isinstance(request, Call)
+    def is_short(self, request: Call) -> bool:
+        return request.method in self._requests.short
+
+    def answer(self, channel: Channel, request: Call) -> Answer:
         answer, wait_seconds = self._answer(request.method, request.request, channel)
-        if wait_seconds:
-            time.sleep(wait_seconds)
         try:
-            channel.send(CallReply(reply=answer) if isinstance(answer, bytes) else self.refusal(answer))
+            frame = encode(CallReply(reply=answer) if isinstance(answer, bytes) else self.refusal(answer))
         except MalformedFrame as error:  # too large: the connection itself is fine
-            channel.send(self.refusal(error))
-        if isinstance(answer, NotAuthenticated):
-            raise ConnectionLost(f"{channel.peer} was refused: its certificate counts for nothing any more")
+            frame = encode(self.refusal(error))
+        return Answer(frame, wait_seconds, isinstance(answer, NotAuthenticated))
 
     def _answer(self, name: str, data: bytes, channel: Channel) -> tuple[bytes | SpeedwellError, float]:
         """And for how many seconds to hold it back."""

@@ -1,0 +1,153 @@
+"""Connections whose short requests one thread answers: nobody there waits for somebody who is slow."""
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from speedwell.fs.channel import Channel, ConnectionLost, connect, encode
+from speedwell.fs.common_thread import SHORT_IN_A_ROW, Answer, CommonThread
+from speedwell.fs.errors import SpeedwellError
+from speedwell.fs.proto.speedwell_pb2 import Call, CallReply
+from tests.waiting import wait_until
+
+LARGE_BYTES = 1 << 19
+
+
+class Server(CommonThread):
+    """Says which thread answers; `long` waits for `released`, `large` is answered at length, `last` is the last."""
+
+    def __init__(self, listener: socket.socket, **options: float) -> None:
+        super().__init__(listener, **options)
+        self.released = threading.Event()
+
+    def is_short(self, request: Call) -> bool:
+        return request.method != "long"
+
+    def answer(self, channel: Channel, request: Call) -> Answer:
+        if request.method == "long":
+            self.released.wait(30)
+        reply = bytes(LARGE_BYTES) if request.method == "large" else threading.current_thread().name.encode()
+        return Answer(encode(CallReply(reply=reply)), 30 if request.method == "late" else 0,
+                      request.method == "last")
+
+    def receive_request(self, channel: Channel) -> Call | None:
+        return channel.receive_alone(Call)
+
+    def name_of(self, request: object) -> str:
+        return "any"
+
+    def refusal(self, error: SpeedwellError) -> CallReply:
+        return CallReply(error="Refused", message=error.message)
+
+
+class Site:
+    def __init__(self, running: ExitStack, **options: float) -> None:
+        self._running = running
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.address = listener.getsockname()
+        self.server = Server(listener, **options)
+        thread = threading.Thread(target=self.server.serve)
+        thread.start()
+        running.callback(thread.join, 15)
+        running.callback(self.server.stop, 0.1)
+        running.callback(self.server.released.set)
+
+    def connection(self) -> Channel:
+        """One that the common thread has."""
+        channel = connect(*self.address)
+        self._running.callback(channel.close)
+        wait_until(lambda: asked(channel) == b"short requests", 10, "it keeps its thread")
+        return channel
+
+
+@pytest.fixture
+def running() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def asked(channel: Channel, method: str = "short") -> bytes:
+    channel.send(Call(method=method))
+    reply: bytes = channel.expect_alone(CallReply).reply
+    return reply
+
+
+def test_connections_with_short_requests_share_a_thread(running: ExitStack) -> None:
+    site = Site(running)
+    channels = [site.connection() for _ in range(20)]
+    before = threading.active_count()
+    assert {asked(channel) for channel in channels for _ in range(3)} == {b"short requests"}
+    assert threading.active_count() <= before
+
+
+def test_a_request_that_waits_delays_no_other_connection_and_gives_its_thread_back(running: ExitStack) -> None:
+    site = Site(running)
+    waiting, other = site.connection(), site.connection()
+    waiting.send(Call(method="long"))
+    assert all(asked(other) == b"short requests" for _ in range(3))
+    site.server.released.set()
+    assert waiting.expect_alone(CallReply).reply != b"short requests"
+    names = [asked(waiting) for _ in range(SHORT_IN_A_ROW)]
+    assert b"short requests" not in names
+    wait_until(lambda: asked(waiting) == b"short requests", 10, "it keeps its thread")
+
+
+@pytest.mark.parametrize("length", [3, 10])
+def test_a_frame_that_comes_in_parts_delays_nobody_and_is_answered(running: ExitStack, length: int) -> None:
+    site = Site(running)
+    slow, other = site.connection(), site.connection()
+    frame = encode(Call(method="short"))
+    slow.socket.sendall(frame[:length])
+    assert all(asked(other) == b"short requests" for _ in range(3))
+    slow.socket.sendall(frame[length:])
+    assert slow.expect_alone(CallReply).reply
+
+
+def test_who_does_not_read_a_large_answer_delays_nobody_and_gets_it_whole(running: ExitStack) -> None:
+    site = Site(running)
+    slow, other = site.connection(), site.connection()
+    slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    slow.send(Call(method="large"))
+    assert all(asked(other) == b"short requests" for _ in range(3))
+    assert slow.expect(CallReply).reply == bytes(LARGE_BYTES)
+
+
+def test_who_has_to_wait_for_an_answer_delays_nobody(running: ExitStack) -> None:
+    site = Site(running)
+    late, other = site.connection(), site.connection()
+    late.send(Call(method="late"))
+    assert all(asked(other) == b"short requests" for _ in range(3))
+    assert not late.is_readable(0.1)
+
+
+def test_what_is_no_frame_is_refused_and_the_others_go_on(running: ExitStack) -> None:
+    site = Site(running)
+    stranger, other = site.connection(), site.connection()
+    stranger.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    assert stranger.expect(CallReply).error == "Refused"
+    assert stranger.receive(CallReply) is None
+    assert asked(other) == b"short requests"
+
+
+def test_a_connection_ends_with_its_last_answer_or_when_the_peer_resets_it(running: ExitStack) -> None:
+    site = Site(running)
+    refused, reset, other = site.connection(), site.connection(), site.connection()
+    assert asked(refused, "last") == b"short requests"
+    assert refused.receive(CallReply) is None
+    reset.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    reset.socket.close()
+    assert asked(other) == b"short requests"
+
+
+def test_an_idle_connection_is_closed_and_all_are_when_the_server_stops(running: ExitStack) -> None:
+    idle = Site(running, idle_seconds=0.2).connection()
+    assert idle.is_readable(10) and idle.receive(CallReply) is None
+    site = Site(running)
+    channel = site.connection()
+    site.server.stop(0.1)
+    with pytest.raises(ConnectionLost):
+        asked(channel)
