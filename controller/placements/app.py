@@ -104,7 +104,8 @@ class Placements(Application):
 
     def _end(self, placement_id: str) -> None:
         self._decides_at = None
-        self._book.remove(placement_id)
+        for flow in self._book.remove(placement_id).flows:
+            self.transfers.ended(flow)
         self._policy.transfer_ended(placement_id)
 
     def expected(self) -> Sequence[Expected]:

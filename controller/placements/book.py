@@ -101,8 +101,8 @@ class PlacementBook:
         for hop in expected.hops:
             self._by_hop.setdefault(hop, {})[expected.id] = expected
 
-    def remove(self, placement_id: str) -> None:
-        """Raises UnknownPlacement."""
+    def remove(self, placement_id: str) -> Expected:
+        """Forget a placement, and its flows. Raises UnknownPlacement."""
         expected = self._expected.pop(placement_id, None)
         if expected is None:
             raise UnknownPlacement(placement_id)
@@ -110,6 +110,7 @@ class PlacementBook:
             self._owes_no_more(expected, hop)
         for flow in expected.flows:
             del self._by_flow[flow]
+        return expected
 
     def end_those_over(self, now: float) -> None:
         """Forget those whose expected duration has passed while nothing of them runs."""
