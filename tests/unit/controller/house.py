@@ -9,7 +9,7 @@ import itertools
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -74,10 +74,11 @@ class Life:
         self.measurements = Measurements()
         self._answers: dict[Any, Callable[[Any], None]] = {}
         self.state.confirmations.listen_to(self)
-        services = Services(house.settings, self.state, self.packet_ins, self.loops, self.rest, self.measurements)
+        self.services = services = Services(house.settings, self.state, self.packet_ins, self.loops, self.rest,
+                                            self.measurements)
         manager = AppManager()
         made = [manager._instantiate(None, each, services)
-                for each in (Discovery, Hosts, Poller, Forwarding, Flowserver, Coflows, NetworkReport)]
+                for each in (Discovery, Hosts, Poller, Forwarding, Flowserver, Coflows, NetworkReport, *house.others)]
         manager._update_bricks()
         self.apps: dict[str, Any] = manager.applications
         self.coflows, self.flowserver = services.get(Coflows), services.get(Flowserver)
@@ -128,9 +129,11 @@ class Life:
 class House:
     """Switches, hosts, and whoever reads and reports; `life` is the controller that runs now."""
 
+    size_bytes = 50_000_000
+
     def __init__(self, hub: SimulatedHub, patch: pytest.MonkeyPatch, directory: Path, fabric: Fabric,
-                 seed: int, coflow_policy: str = "mincof") -> None:
-        self.hub, self.patch, self.random = hub, patch, Random(seed)
+                 seed: int, coflow_policy: str = "mincof", others: Sequence[type[Application]] = ()) -> None:
+        self.hub, self.patch, self.random, self.others = hub, patch, Random(seed), others
         clock = SimpleNamespace(monotonic=hub.read, time=hub.read, thread_time=lambda: 0.0)
         for name, module in list(sys.modules.items()):
             if name.startswith("speedwell.controller.") and getattr(module, "time", None) is time:
@@ -140,7 +143,7 @@ class House:
         patch.setattr(capacity_reader, "limit_packet_ins", lambda *arguments: False)
         (directory / "key").write_bytes(KEY)
         self.settings = Settings(coflow_key_file=directory / "key", coflow_threshold_bytes=0.0,
-                                 coflow_policy=coflow_policy,
+                                 coflow_policy=coflow_policy, placement_policy="sinbad-plus",
                                  poll_interval_seconds=2.0, read_idle_timeout_seconds=10)
         self.network = FakeNetwork(fabric)
         self.switches = {dpid: TimedSwitch(dpid, hub.read, partial(self._is_used, dpid))
@@ -175,7 +178,7 @@ class House:
         for round_number in itertools.count():
             eventlet.sleep(0.5)
             for coflow_id, flows in list(self.reported.items()):
-                self._report(coflow_id, flows, 50_000_000 - round_number)
+                self._report(coflow_id, flows, self.size_bytes - round_number)
             for switch in self.switches.values():
                 switch.expire()
 
@@ -193,6 +196,14 @@ class House:
         eventlet.sleep(DELAY_SECONDS)
         ports = self.network.fabric.ports(self.network.name_of[database.dpid])
         return {port.number: port.capacity_bps for port in ports}
+
+    def entry_bytes(self, dpid: str, entry: FlowEntry, age_seconds: float) -> int:
+        """What an entry has counted."""
+        return int(age_seconds * 1e5)
+
+    def port_bytes(self, dpid: str, port_no: int) -> tuple[int, int]:
+        """What a port has received and sent."""
+        return 0, 0
 
     # --- ports ---
 
@@ -328,7 +339,7 @@ class House:
         """A client asks for a read; a controller that cannot place it says so."""
         hosts, ports = self.network.hosts, [next(self._ports) for _ in range(parts)]
         wanted = ReadRequest(hosts[client].ip, ports, [Replica(hosts[name].ip, READ_PORT) for name in replicas],
-                             50_000_000)
+                             self.size_bytes)
         self.moving |= {(hosts[name].ip, READ_PORT, port) for name in replicas for port in ports}
         life = self.life
         try:
@@ -344,16 +355,17 @@ class House:
         with suppress(ControllerError):     # it was over, or a switch is away: its entry goes by its timeout
             self.life.flowserver.end(read_id)
 
-    def report(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """A coflow begins; it is reported from now on."""
+    def report(self, pairs: Iterable[tuple[str, str]]) -> bytes:
+        """A coflow begins; it is reported from now on. Returns its id."""
         hosts = self.network.hosts
         flows = [Flow(hosts[a].ip, hosts[b].ip, next(self._ports), 9000) for a, b in pairs]
         self.moving |= {(flow.source, flow.source_port, 9000) for flow in flows}
-        self.report_flows(flows)
+        return self.report_flows(flows)
 
-    def report_flows(self, flows: list[Flow]) -> None:
-        """A coflow of connections that there are begins."""
-        self.reported[self.random.randbytes(16)] = flows
+    def report_flows(self, flows: list[Flow]) -> bytes:
+        """A coflow of connections that there are begins. Returns its id."""
+        self.reported[coflow_id := self.random.randbytes(16)] = flows
+        return coflow_id
 
     def end_coflow(self, coflow_id: bytes, is_told: bool) -> None:
         flows = self.reported.pop(coflow_id)

@@ -206,18 +206,24 @@ class Connection:
                 dp_desc=self.house.network.name_of[self.dpid].encode()))
         elif kind == ofproto_v1_3.OFPMP_PORT_STATS:
             reply = parser.OFPPortStatsReply(self, body=[
-                SimpleNamespace(port_no=number, rx_bytes=0, tx_bytes=0, duration_sec=int(self.house.hub.now),
-                                duration_nsec=0) for number in self.ports])
+                self._port_stats(number) for number in self.ports])
         else:
             raise AssertionError(kind)
         reply.set_xid(xid)
         reply.flags = 0
         self._answer(lambda: self.life.answered(reply))
 
+    def _port_stats(self, number: int) -> Any:
+        received, sent = self.house.port_bytes(self.dpid, number)
+        seconds, rest = divmod(self.house.hub.now, 1)
+        return SimpleNamespace(port_no=number, rx_bytes=received, tx_bytes=sent, duration_sec=int(seconds),
+                               duration_nsec=int(rest * 1e9))
+
     def _flow_stats(self, entry: FlowEntry) -> Any:
         added, _ = self.house.switches[self.dpid].since[entry.key]
         age_seconds = self.house.hub.now - added
-        return SimpleNamespace(**vars(_flow_stats(entry)), byte_count=int(age_seconds * 1e5), packet_count=0,
+        return SimpleNamespace(**vars(_flow_stats(entry)),
+                               byte_count=self.house.entry_bytes(self.dpid, entry, age_seconds), packet_count=0,
                                duration_sec=int(age_seconds), duration_nsec=int(age_seconds % 1 * 1e9))
 
     # --- to the controller ---
