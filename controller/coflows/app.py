@@ -77,7 +77,7 @@ class Coflows(Application):
     """Listens to reports, keeps the schedule and puts it into the switches. Sends EventFlowsReported and
     EventHostCounted."""
 
-    _EVENTS = [EventFlowsReported, EventHostCounted]
+    _EVENTS: list[type] = [EventFlowsReported, EventHostCounted]
 
     def __init__(self, services: Services) -> None:
         super().__init__(services)

@@ -35,12 +35,11 @@ class HostCounted:
     sent_bytes: int
 
 
+@dataclass(eq=False)
 class EventHostCounted(EventBase):
     """A host tells what its link has carried. Sent by whoever takes reports."""
 
-    def __init__(self, counted: HostCounted) -> None:
-        super().__init__()
-        self.counted = counted
+    counted: HostCounted
 
 
 class RefusedHeartbeat(Exception):

@@ -6,6 +6,7 @@ Publishes EventMeasured after each round. Nothing is asked twice of a switch tha
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from ryu.controller.event import EventBase
@@ -30,12 +31,11 @@ LOST_AFTER_INTERVALS = 10
 """An answer this late is not coming: the switch is asked anew."""
 
 
+@dataclass(eq=False)
 class EventMeasured(EventBase):
     """A round of polls is over: what was read since `began_at`, on the monotonic clock, is new."""
 
-    def __init__(self, began_at: float) -> None:
-        super().__init__()
-        self.began_at = began_at
+    began_at: float
 
 
 class _Round:

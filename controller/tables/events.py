@@ -20,6 +20,7 @@ class AffectedPath:
     path: Path
 
 
+@dataclass(eq=False)
 class EventPathsChanged(EventBase):
     """Shortest paths changed and the switches carry the new ones. Sent by forwarding.
 
@@ -27,38 +28,31 @@ class EventPathsChanged(EventBase):
     the flows whose own path used a lost link: claim a new path for each, or leave it to the default paths.
     """
 
-    def __init__(
-        self, links_lost: frozenset[Link], links_gained: frozenset[Link], affected: tuple[AffectedPath, ...]
-    ) -> None:
-        super().__init__()
-        self.links_lost = links_lost
-        self.links_gained = links_gained
-        self.affected = affected
+    links_lost: frozenset[Link]
+    links_gained: frozenset[Link]
+    affected: tuple[AffectedPath, ...]
 
 
+@dataclass(eq=False)
 class EventFlowsMoved(EventBase):
     """These flows take another path, because one of the systems that claim them changed its mind; the others follow.
     Sent by forwarding."""
 
-    def __init__(self, flows: tuple[FiveTuple, ...]) -> None:
-        super().__init__()
-        self.flows = flows
+    flows: tuple[FiveTuple, ...]
 
 
+@dataclass(eq=False)
 class EventFlowsEnded(EventBase):
     """A switch took the entry of a flow out by itself, and these claims ended with it: after its idle timeout
     (`is_idle`), because they were not renewed, or because somebody else deleted it. Sent by forwarding."""
 
-    def __init__(self, claims: tuple[Claim, ...], is_idle: bool) -> None:
-        super().__init__()
-        self.claims = claims
-        self.is_idle = is_idle
+    claims: tuple[Claim, ...]
+    is_idle: bool
 
 
+@dataclass(eq=False)
 class EventFlowsReported(EventBase):
     """Flows that applications reported under the shared key: each with the bytes that it begins with, or 0 when it
     has ended or is not heard of any more. Sent by whoever takes reports."""
 
-    def __init__(self, flows: tuple[tuple[FiveTuple, int], ...]) -> None:
-        super().__init__()
-        self.flows = flows
+    flows: tuple[tuple[FiveTuple, int], ...]

@@ -1,18 +1,20 @@
 """The one door to the compiled code of `coflow_kernels` and `coflow_order`.
 
-Compiled code reads and writes where an index says, whatever is there. These functions have the names and arguments of
-those behind them, and raise InvalidArrays before anything is changed if an array has another type or length than is
-needed, or an index does not fit. They look at the coflows that they are asked for and at their flows, nothing else.
+Compiled code reads and writes where an index says, whatever is there. The functions at the end have the names and
+arguments of those behind them, and raise InvalidArrays before anything is changed if an array has another type or
+length than is needed, or an index does not fit. They look at the coflows that they are asked for and at their flows,
+nothing else.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from inspect import signature
+from typing import Any, cast
 
 import numpy as np
 
 from speedwell.controller.policy.coflows import coflow_kernels, coflow_order
-from speedwell.controller.policy.compiled import Integers, Reals
+from speedwell.controller.policy.compiled import Function, Integers, Reals
 from speedwell.controller.policy.compiled import compiled_for_threads as compiled
 from speedwell.controller.policy.errors import InvalidArrays
 
@@ -21,6 +23,9 @@ _PROBLEMS = ("", "a coflow has no row in `first` and `count`", "a coflow's flows
              "what a flow has left is no number from 0 up", "a link has no capacity",
              "a flow's pair has paths that there are not", "a flow has a path that there is not",
              "a coflow stands twice in an order")
+INTEGERS = {"coflows", "order", "first", "count", "flows", "pair", "pair_first", "pair_paths", "chosen"}
+REALS = {"left", "free", "whole", "load", "rates", "out"}
+TABLES = {"links", "ends", "inner"}
 
 
 @compiled
@@ -53,7 +58,7 @@ def _problem(coflows: Integers, first: Integers, count: Integers, flows: Integer
 
 
 @compiled
-def _routing_problem(coflows: Integers, first: Integers, count: Integers, flows: Integers, ends: Integers,
+def _routing_problem(order: Integers, first: Integers, count: Integers, flows: Integers, ends: Integers,
                      pair: Integers, pair_first: Integers, pair_paths: Integers, inner: Integers, whole: Reals,
                      chosen: Integers) -> int:
     for path in range(inner.shape[0]):
@@ -63,7 +68,7 @@ def _routing_problem(coflows: Integers, first: Integers, count: Integers, flows:
                 return 4
             if link >= 0 and not 0.0 < whole[link] < np.inf:
                 return 6
-    for c in coflows:
+    for c in order:
         for i in range(first[c], first[c] + count[c]):
             f = flows[i]
             if ends[f, 0] < 0 or ends[f, 1] < 0:
@@ -76,78 +81,32 @@ def _routing_problem(coflows: Integers, first: Integers, count: Integers, flows:
     return 0
 
 
-def gammas(coflows: Integers, first: Integers, count: Integers, flows: Integers, links: Integers, left: Reals,
-           free: Reals, whole: Reals, load: Reals, out: Reals) -> None:
-    """See `coflow_kernels.gammas`. Raises InvalidArrays."""
-    _require_valid(coflows, first, count, flows, links, left, free, whole, load)
-    _require_shape("out", out, np.float64, len(coflows))
-    coflow_kernels.gammas(coflows, first, count, flows, links, left, free, whole, load, out)
+def _checked(kernel: Function) -> Function:
+    """The door to a kernel, of whose arrays the names say what they have to be."""
+    names = tuple(signature(kernel).parameters)
+    routing = tuple(signature(_routing_problem).parameters)
+    table, wanted = ("ends" if "ends" in names else "links"), names[0]
 
+    def door(*given: Any) -> Any:
+        arrays: dict[str, Any] = dict(zip(names, given, strict=True))
+        lengths = {"count": "first", "left": table, "free": "whole", "load": "whole", "rates": table, "pair": table,
+                   "chosen": table, "pair_paths": "pair_first", "out": wanted}
+        for name in TABLES & arrays.keys():
+            _require_table(name, arrays[name])
+        for name in (INTEGERS | REALS) & arrays.keys():
+            _require_shape(name, arrays[name], np.int64 if name in INTEGERS else np.float64,
+                           len(arrays[lengths[name]]) if name in lengths else None)
+        first, whole = arrays["first"], arrays["whole"]
+        _refuse(_problem(arrays[wanted], first, arrays["count"], arrays["flows"], arrays[table],
+                         arrays["left" if "left" in names else "rates"], arrays.get("free", whole), whole,
+                         np.zeros(len(first), np.int64)))
+        if table == "ends":
+            if arrays["ends"].shape[1] < 2:
+                raise InvalidArrays("ends: a flow has a link at each end")
+            _refuse(_routing_problem(*[arrays[name] for name in routing]))
+        return kernel(*given)
 
-def scaled(order: Integers, first: Integers, count: Integers, flows: Integers, links: Integers, left: Reals,
-           free: Reals, whole: Reals, load: Reals, rates: Reals) -> None:
-    """See `coflow_kernels.scaled`. Raises InvalidArrays."""
-    _require_valid(order, first, count, flows, links, left, free, whole, load)
-    _require_shape("rates", rates, np.float64, len(links))
-    coflow_kernels.scaled(order, first, count, flows, links, left, free, whole, load, rates)
-
-
-def backfill(order: Integers, first: Integers, count: Integers, flows: Integers, links: Integers, free: Reals,
-             whole: Reals, rates: Reals) -> None:
-    """See `coflow_kernels.backfill`. Raises InvalidArrays."""
-    _require_valid(order, first, count, flows, links, rates, free, whole, whole)
-    coflow_kernels.backfill(order, first, count, flows, links, free, whole, rates)
-
-
-def fill(order: Integers, first: Integers, count: Integers, flows: Integers, links: Integers, left: Reals,
-         free: Reals, whole: Reals, load: Reals, rates: Reals) -> None:
-    """See `coflow_kernels.fill`. Raises InvalidArrays."""
-    _require_valid(order, first, count, flows, links, left, free, whole, load)
-    _require_shape("rates", rates, np.float64, len(links))
-    coflow_kernels.fill(order, first, count, flows, links, left, free, whole, load, rates)
-
-
-def route(order: Integers, first: Integers, count: Integers, flows: Integers, left: Reals, ends: Integers,
-          pair: Integers, pair_first: Integers, pair_paths: Integers, inner: Integers, whole: Reals, worth: float,
-          chosen: Integers, load: Reals) -> int:
-    """See `coflow_kernels.route`. Raises InvalidArrays."""
-    _require_valid(order, first, count, flows, ends, left, whole, whole, load)
-    for name, array, length in (("pair", pair, len(ends)), ("chosen", chosen, len(ends)),
-                                ("pair_first", pair_first, len(pair_first)),
-                                ("pair_paths", pair_paths, len(pair_first))):
-        _require_shape(name, array, np.int64, length)
-    _require_table("inner", inner)
-    if ends.shape[1] < 2:
-        raise InvalidArrays("ends: a flow has a link at each end")
-    _refuse(_routing_problem(order, first, count, flows, ends, pair, pair_first, pair_paths, inner, whole, chosen))
-    return coflow_kernels.route(order, first, count, flows, left, ends, pair, pair_first, pair_paths, inner, whole,
-                                float(worth), chosen, load)
-
-
-def bssi(coflows: Integers, first: Integers, count: Integers, flows: Integers, links: Integers, left: Reals,
-         whole: Reals, load: Reals) -> Integers:
-    """See `coflow_order.bssi`. Raises InvalidArrays."""
-    _require_valid(coflows, first, count, flows, links, left, whole, whole, load)
-    return coflow_order.bssi(coflows, first, count, flows, links, left, whole, load)
-
-
-def improved(order: Integers, first: Integers, count: Integers, flows: Integers, links: Integers, left: Reals,
-             whole: Reals, load: Reals, reach: int, passes: int) -> Integers:
-    """See `coflow_order.improved`. Raises InvalidArrays."""
-    _require_valid(order, first, count, flows, links, left, whole, whole, load)
-    return coflow_order.improved(order, first, count, flows, links, left, whole, load, int(reach), int(passes))
-
-
-def _require_valid(coflows: Integers, first: Integers, count: Integers, flows: Integers, links: Integers,
-                   left: Reals, free: Reals, whole: Reals, load: Reals) -> None:
-    for name, array, length in (("coflows", coflows, None), ("first", first, None), ("count", count, len(first)),
-                                ("flows", flows, None)):
-        _require_shape(name, array, np.int64, length)
-    _require_table("links", links)
-    for name, reals, length in (("left", left, len(links)), ("whole", whole, None), ("free", free, len(whole)),
-                                ("load", load, len(whole))):
-        _require_shape(name, reals, np.float64, length)
-    _refuse(_problem(coflows, first, count, flows, links, left, free, whole, np.zeros(len(first), np.int64)))
+    return cast(Function, door)
 
 
 def _require_shape(name: str, array: Any, kind: type, length: int | None) -> None:
@@ -166,3 +125,9 @@ def _require_table(name: str, array: Any) -> None:
 def _refuse(problem: int) -> None:
     if problem:
         raise InvalidArrays(_PROBLEMS[problem])
+
+
+gammas, scaled = _checked(coflow_kernels.gammas), _checked(coflow_kernels.scaled)
+backfill, fill = _checked(coflow_kernels.backfill), _checked(coflow_kernels.fill)
+route = _checked(coflow_kernels.route)
+bssi, improved = _checked(coflow_order.bssi), _checked(coflow_order.improved)
