@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from speedwell.controller.policy.network.graph import Link
@@ -14,30 +15,58 @@ from speedwell.controller.switches.ovsdb import (
     limit_packet_ins,
     read_capacities,
 )
-from speedwell.controller.topology.port_capacities import PortCapacities
-from speedwell.controller.topology.state import NetworkState, SwitchInfo
+from speedwell.controller.topology.state import NetworkState, PortKey, SwitchInfo
 
 log = logging.getLogger(__name__)
 
 
-class CapacityReader(PortCapacities):
-    """Looks into the database of each switch that is due, and from then on at the interval of the settings. `changed`
-    is called with each link whose capacity is another one."""
+class CapacityReader:
+    """How fast each port is, in bits per second: what its switch's database tells, else the speed that the switch
+    gives it, else the setting.
+
+    Looks into the database of each switch that is due, and from then on at the interval of the settings. `changed` is
+    called with each link whose capacity is another one.
+    """
 
     def __init__(self, state: NetworkState, spawn: Callable[..., object], changed: Callable[[Link], None]) -> None:
-        super().__init__(state.settings.default_capacity_bps)
         self._state = state
         self._spawn = spawn
         self._changed = changed
         self._due: dict[str, float] = {}
+        self._speeds: defaultdict[str, dict[int, float]] = defaultdict(dict)
+        self._told: defaultdict[str, dict[int, float]] = defaultdict(dict)
+
+    def of(self, key: PortKey) -> float:
+        dpid, port_no = key
+        return (self._told[dpid].get(port_no) or self._speeds[dpid].get(port_no)
+                or self._state.settings.default_capacity_bps)
+
+    def described(self, key: PortKey, speed_bps: float) -> float:
+        """A switch says over OpenFlow how fast its port is, 0 if it does not know. Returns the port's capacity."""
+        dpid, port_no = key
+        self._speeds[dpid][port_no] = speed_bps
+        return self.of(key)
+
+    def _news(self, dpid: str, found: Mapping[int, float]) -> list[PortKey]:
+        """The ports for which what a switch's database tells now is news. What it no longer tells counts no more."""
+        before, self._told[dpid] = self._told[dpid], dict(found)
+        return [(dpid, port_no) for port_no in sorted(before.keys() | found.keys())
+                if before.get(port_no) != found.get(port_no)]
+
+    def forget_port(self, key: PortKey) -> None:
+        """A port is gone."""
+        dpid, port_no = key
+        for known in (self._speeds[dpid], self._told[dpid]):
+            known.pop(port_no, None)
 
     def due(self, dpid: str, delay_seconds: float = 0.0) -> None:
         """Look into a switch's database so long from now."""
         self._due[dpid] = time.monotonic() + delay_seconds
 
     def forget_switch(self, dpid: str) -> None:
-        super().forget_switch(dpid)
-        self._due.pop(dpid, None)
+        """A switch is no longer waited for."""
+        for known in (self._speeds, self._told, self._due):
+            known.pop(dpid, None)
 
     def look(self) -> None:
         """Begin to read what is due."""
@@ -65,7 +94,7 @@ class CapacityReader(PortCapacities):
             return
         if dpid not in self._state.datapaths:
             return
-        for key in [(dpid, port_no) for port_no in self.told(dpid, found)]:
+        for key in self._news(dpid, found):
             port, capacity_bps = self._state.ports.get(key), self.of(key)
             if port is not None and port.capacity_bps != capacity_bps:
                 self._state.set_port(dpid, replace(port, capacity_bps=capacity_bps))
