@@ -9,9 +9,9 @@ import os
 import tempfile
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
-from operator import attrgetter
+from itertools import pairwise
+from typing import NamedTuple
 
 from speedwell.fs.channel import Channel
 from speedwell.fs.client import Changes, Reader
@@ -26,10 +26,11 @@ class Source(Enum):
     STAGED = "staged"
     ZEROS = "zeros"
     BASE = "base"
+    GONE = "gone"
+    """Beyond what is left of the base: zeros, unless another mount has made the base longer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(NamedTuple):
     """Bytes from offset `begin` up to `end`."""
 
     begin: int
@@ -37,25 +38,21 @@ class Interval:
     source: Source
 
 
-_BEGIN = attrgetter("begin")
-
-
 class Staging:
     """Changes to a version of `base_size` bytes. One thread at a time. Raises OSError of the temporary file."""
 
     def __init__(self, base_size: int, directory: str | None) -> None:
-        self.size = self._keep = base_size  # bytes of the base from `_keep` on are gone
-        self._cut = False
-        self._intervals: list[Interval] = []    # sorted, disjoint, STAGED or ZEROS
         self._file = tempfile.TemporaryFile(dir=directory, prefix="speedwell-", buffering=0)  # noqa: SIM115
         self._descriptor = self._file.fileno()
+        self.begin_again(base_size)
 
     def begin_again(self, base_size: int) -> None:
         """Take changes to another version, and none of those before: cheaper than to make another file."""
         os.ftruncate(self._descriptor, 0)
-        self.size = self._keep = base_size
+        self.size = self._keep = base_size  # bytes of the base from `_keep` on are gone
         self._cut = False
-        self._intervals.clear()
+        # From each of the offsets `_begins` on, up to the next, the bytes are in the one of `_sources`.
+        self._begins, self._sources = [0, base_size], [Source.BASE, Source.GONE]
 
     @property
     def staged_bytes(self) -> int:
@@ -65,7 +62,7 @@ class Staging:
     @property
     def is_full(self) -> bool:
         """Whether it should be published before more is written."""
-        return len(self._intervals) >= MAX_INTERVALS
+        return len(self._begins) >= 2 * MAX_INTERVALS
 
     def write(self, offset: int, data: memoryview | bytes) -> int:
         """Write `data` at `offset`; returns its length."""
@@ -75,7 +72,7 @@ class Staging:
             written = os.pwrite(self._descriptor, view, at)
             view, at = view[written:], at + written
         if at > offset:
-            self._set(Interval(offset, at, Source.STAGED))
+            self._set(offset, at, Source.STAGED)
             self.size = max(self.size, at)
         return at - offset
 
@@ -83,36 +80,25 @@ class Staging:
         """Make the bytes from `begin` up to `end` zeros, as far as the file goes."""
         end = min(end, self.size)
         if begin < end:
-            self._set(Interval(begin, end, Source.ZEROS))
+            self._set(begin, end, Source.ZEROS)
 
     def resize(self, size: int) -> None:
         """Cut the file, or extend it with zeros."""
         if size < self.size:
             self._keep = min(self._keep, size)
-            self._clear(size, self.size)
+            self._set(size, self.size, Source.GONE)
             self._cut = True
         self.size = size
 
     def pieces(self, begin: int, end: int) -> Iterator[Interval]:
         """Where the bytes from `begin` up to `end` (or the end of the file) are, in order."""
         end = min(end, self.size)
-        index = max(0, bisect_right(self._intervals, begin, key=_BEGIN) - 1)
+        index = bisect_right(self._begins, begin)
         while begin < end:
-            interval = self._intervals[index] if index < len(self._intervals) else None
-            if interval is not None and interval.end <= begin:
-                index += 1
-            elif interval is not None and interval.begin <= begin:
-                stop = min(end, interval.end)
-                yield Interval(begin, stop, interval.source)
-                begin, index = stop, index + 1
-            else:
-                stop = min(end, interval.begin if interval is not None else end)
-                if begin < self._keep:
-                    stop = min(stop, self._keep)
-                    yield Interval(begin, stop, Source.BASE)
-                else:
-                    yield Interval(begin, stop, Source.ZEROS)
-                begin = stop
+            stop = min([end, *self._begins[index:index + 1]])
+            source = self._sources[index - 1]
+            yield Interval(begin, stop, Source.ZEROS if source is Source.GONE else source)
+            begin, index = stop, index + 1
 
     def data(self, reader: Reader, offset: int) -> Iterator[tuple[int, int]]:
         """What is not in holes from `offset` on, of what this makes of what is read: begin and end of each."""
@@ -135,8 +121,8 @@ class Staging:
 
     def changes(self) -> Changes:
         """Everything as one change of the base. It stays valid until the next call that changes something."""
-        staged = [(one.begin, one.end) for one in self._intervals if one.source is Source.STAGED]
-        zeros = [(one.begin, one.end) for one in self._intervals if one.source is Source.ZEROS]
+        staged, zeros = ([(begin, end) for (begin, end), of in zip(pairwise(self._begins), self._sources, strict=False)
+                          if of is source] for source in (Source.STAGED, Source.ZEROS))
 
         def send(channel: Channel) -> None:
             for begin, end in staged:
@@ -152,32 +138,14 @@ class Staging:
 
     # ------------------------------------------------------------------ private
 
-    def _set(self, new: Interval) -> None:
-        """Put `new` in place of what it covers; neighbours from the same source become one."""
-        self._clear(new.begin, new.end)
-        index = bisect_left(self._intervals, new.begin, key=_BEGIN)
-        begin, end = new.begin, new.end
-        if index < len(self._intervals) and self._intervals[index].begin == end and \
-                self._intervals[index].source is new.source:
-            end = self._intervals[index].end
-            del self._intervals[index]
-        if index and self._intervals[index - 1].end == begin and self._intervals[index - 1].source is new.source:
-            index -= 1
-            begin = self._intervals[index].begin
-            del self._intervals[index]
-        self._intervals.insert(index, Interval(begin, end, new.source))
-
-    def _clear(self, begin: int, end: int) -> None:
-        """Take the bytes from `begin` up to `end` out of the intervals."""
-        first = max(0, bisect_right(self._intervals, begin, key=_BEGIN) - 1)
-        last = bisect_left(self._intervals, end, key=_BEGIN)
-        left: list[Interval] = []
-        for one in self._intervals[first:last]:
-            if one.begin < begin:
-                left.append(Interval(one.begin, min(one.end, begin), one.source))
-            if one.end > end:
-                left.append(Interval(max(one.begin, end), one.end, one.source))
-        self._intervals[first:last] = left
+    def _set(self, begin: int, end: int, source: Source) -> None:
+        """Let these bytes be there; neighbours from the same source become one."""
+        first, last = bisect_left(self._begins, begin), bisect_right(self._begins, end)
+        runs = [(begin, source), (end, self._sources[last - 1])]
+        before = self._sources[first - 1] if first else None
+        kept = [(at, of) for (at, of), left in zip(runs, (before, source), strict=True) if of is not left]
+        self._begins[first:last] = [at for at, _ in kept]
+        self._sources[first:last] = [of for _, of in kept]
 
 
 def seek(data: Iterator[tuple[int, int]], offset: int, whence: int) -> int:
