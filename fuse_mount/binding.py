@@ -8,11 +8,12 @@ from types import ModuleType
 from typing import Any
 
 from speedwell.fuse_mount.errors import MountError
-from speedwell.fuse_mount.held_locks import MAX_WAITERS
 
 log = logging.getLogger(__name__)
 
 MAX_TRANSFER_BYTES = 1024 * 1024
+MAX_WAITERS = 96
+"""Programs that wait for a lock; each occupies a thread of libfuse until it has it."""
 # Requests are served in parallel so that one slow file does not hold up the others. Each thread holds a
 # buffer of MAX_TRANSFER_BYTES, which bounds their number. Who waits for a lock keeps nobody else waiting.
 MAX_THREADS = 24 + MAX_WAITERS

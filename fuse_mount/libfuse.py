@@ -3,7 +3,6 @@
 import ctypes
 import errno
 import os
-import queue
 import signal
 import threading
 import time
@@ -99,7 +98,6 @@ class Session:
         self._root = root
         self._refused: MountError | None = None
         self._session: int | None = None
-        self._asked: queue.SimpleQueue[tuple[int, threading.Event]] = queue.SimpleQueue()
         self._dropping = threading.BoundedSemaphore(DROPPED_AT_ONCE)
         self._here = _Here(self.measures)
         self._declare(library)
@@ -141,18 +139,17 @@ class Session:
         It first writes back changed pages and waits for reads of them, which may be stuck, and both may
         wait for this very request. So another thread asks the kernel, and the request goes on after `within_seconds`
         at the latest."""
-        if self._dropping.acquire(blocking=False):   # only now: threads made before a fork would be lost
-            threading.Thread(target=self._drop_asked, name="kernel-cache", daemon=True).start()
-        done = threading.Event()
-        self._asked.put((inode, done))
-        return done.wait(within_seconds)
+        if not self._dropping.acquire(timeout=within_seconds):
+            return False
+        asking = threading.Thread(target=self._drop_pages, args=(inode,), name="kernel-cache", daemon=True)
+        asking.start()
+        asking.join(within_seconds)
+        return not asking.is_alive()
 
-    def _drop_asked(self) -> None:
-        while True:
-            inode, done = self._asked.get()
-            if self._session is not None:
-                self._libfuse.fuse_lowlevel_notify_inval_inode(self._session, inode, 0, 0)
-            done.set()
+    def _drop_pages(self, inode: int) -> None:
+        if self._session is not None:
+            self._libfuse.fuse_lowlevel_notify_inval_inode(self._session, inode, 0, 0)
+        self._dropping.release()
 
     # ------------------------------------------------------------------ serving
 

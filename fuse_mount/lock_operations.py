@@ -6,12 +6,13 @@ for long: what is written is published before a lock is given up, and a lock is 
 
 import fcntl
 import os
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from speedwell.fs.errors import Locked, LocksLost, SpeedwellError, TooManyLocks
 from speedwell.fs.proto import speedwell_pb2 as pb
-from speedwell.fuse_mount.held_locks import MAX_WAITERS
+from speedwell.fuse_mount.binding import MAX_WAITERS
 from speedwell.fuse_mount.name_operations import NameOperations
 from speedwell.fuse_mount.open_file import Handle
 
@@ -59,7 +60,7 @@ class LockOperations(NameOperations):
             raise
 
     def _give_up(self, request: pb.LockRequest, handle: Handle) -> None:
-        if self._locks.is_held(request.inode, request.owner, request.whole):
+        if self._holders(request):
             try:
                 self._flush(handle, whole_file=True)
             finally:
@@ -80,7 +81,8 @@ class LockOperations(NameOperations):
     def _acquire(self, request: pb.LockRequest, number: int, waits: bool) -> None:
         request.action, request.session = pb.LockRequest.ACQUIRE, self._session.number
         # Noted before it is asked for: whatever becomes of the answer, closing the file gives it up.
-        self._locks.add(request.inode, request.owner, request.whole, number)
+        self._locks_used = True
+        self._files.handle(number).locks.add((request.owner, request.whole))
         reply = self._metadata.lock(request)
         if reply.granted:
             return self._granted(request.inode, number, reply.generation)
@@ -118,34 +120,36 @@ class LockOperations(NameOperations):
         self._metadata.fences[inode] = partial(self._session.require, generation)
 
     def _unlock(self, request: pb.LockRequest) -> None:
-        if not self._locks.is_held(request.inode, request.owner, request.whole):
+        if not self._holders(request):
             return
         request.action, request.session = pb.LockRequest.RELEASE, self._session.number
         self._metadata.lock(request)
         if request.first == 0 and request.last == END_OF_FILE:
-            self._locks.drop(request.inode, request.owner, request.whole)
-            if not self._locks.is_locked(request.inode):
-                self._unfence(request.inode)
+            for handle in self._holders(request):
+                handle.locks.discard((request.owner, request.whole))
+            handles = self._handles_of(request.inode)
+            if not any(handle.locks for handle in handles):
+                self._metadata.fences.pop(request.inode, None)
+                for handle in handles:
+                    if handle.failure is None:
+                        handle.lock_generation = None
 
-    def _unfence(self, inode: int) -> None:
-        """Nobody here has a lock on the file any more."""
-        self._metadata.fences.pop(inode, None)
+    def _handles_of(self, inode: int) -> list[Handle]:
         file = self._files.by_inode(inode)
-        for handle in () if file is None else list(file.handles):
-            if handle.failure is None:
-                handle.lock_generation = None
+        return [] if file is None else list(file.handles)
+
+    def _holders(self, request: pb.LockRequest) -> list[Handle]:
+        """Through which that program has locks on the file, so that closing one without any asks nobody."""
+        key = request.owner, request.whole
+        return [handle for handle in self._handles_of(request.inode) if key in handle.locks]
 
     def _drop_locks_of(self, inode: int, owner: int) -> None:
         """Give up the locks of fcntl(2) that a program has on a file, whichever descriptor it closes."""
-        if self._locks.used:
+        if self._locks_used:
             self._unlock(pb.LockRequest(inode=inode, owner=owner, last=END_OF_FILE))
 
-    def _unlock_all_of(self, handle: int) -> None:
+    def _unlock_all_of(self, handle: Handle) -> None:
         """A handle is gone: with it the locks that were taken through it."""
-        if not self._locks.used:
-            return
-        for inode, owner, whole in self._locks.of_handle(handle):
-            try:
-                self._unlock(pb.LockRequest(inode=inode, owner=owner, last=END_OF_FILE, whole=whole))
-            except SpeedwellError:
-                continue  # it goes with the session's lease, if the nameserver stays away for so long
+        for owner, whole in list(handle.locks):
+            with suppress(SpeedwellError):  # it goes with the session's lease, if the nameserver stays away so long
+                self._unlock(pb.LockRequest(inode=handle.file.inode, owner=owner, last=END_OF_FILE, whole=whole))

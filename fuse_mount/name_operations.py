@@ -207,7 +207,7 @@ class NameOperations(SharedState):
                 inodes, listing.names[begin:end], TOLD.iter_unpack(statuses), strict=True) if inode not in unknown])
         known = [b"" if inode in unknown else statuses[at:at + STATUS.size]
                  for inode, at in zip(inodes, range(0, len(statuses), STATUS.size), strict=True)]
-        return [b""] * own + known, min(seconds, ONE_CALL_SECONDS) if self._locks.used else seconds
+        return [b""] * own + known, min(seconds, ONE_CALL_SECONDS) if self._locks_used else seconds
 
     def releasedir(self, number: int) -> None:
         self._listings.pop(number, None)

@@ -345,6 +345,8 @@ class Handle:
     wrote: bool = False     # ever
     wrote_under_mode: bool = False  # since this mount has set the file's mode
     lock_generation: int | None = None  # of the session when a lock was taken through it
+    locks: set[tuple[int, bool]] = field(default_factory=set)
+    """Taken through it: by which owners, and whether of the whole file, by flock(2)"""
     failure: SpeedwellError | None = None
     traceparent: str = field(default_factory=tracing.current)   # of the open(2)
 

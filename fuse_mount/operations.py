@@ -138,7 +138,7 @@ class SpeedwellOperations(LockOperations, ExtendedAttributeOperations):
             paths.of_inode(attributes.inode), attributes))
         handle = self._files.handle(info.fh)
         handle.executes = bool(info.flags & FMODE_EXEC)
-        if not self._locks.used:
+        if not self._locks_used:
             info.noflush = 1  # nothing was written that a close could report on, no lock to give up
         if self._client.strong:
             info.direct_io = 1  # the kernel's pages, and the size it knows, may be older than the last append
@@ -168,7 +168,7 @@ class SpeedwellOperations(LockOperations, ExtendedAttributeOperations):
                 # Both handles would fill and read the same pages with different contents.
                 info.direct_io = 1
                 self._forget_pages(file.inode)
-            elif self._locks.used and not info.flags & os.O_TRUNC:
+            elif self._locks_used and not info.flags & os.O_TRUNC:
                 # The kernel would drop them when it has this answer, and others who get a lock meanwhile read them.
                 info.keep_cache = self._has_pages_of(file.inode, attributes.file_id)
             else:
@@ -306,6 +306,6 @@ class SpeedwellOperations(LockOperations, ExtendedAttributeOperations):
             self._kernel.drop_pages(inode)
             raise
         finally:
-            self._unlock_all_of(number)
+            self._unlock_all_of(handle)
             self._files.remove(number)
             self._let_go(inode)

@@ -15,8 +15,8 @@ from speedwell.fs.client.session import Session
 from speedwell.fs.errors import LocksLost, NoSuchAttribute, NoSuchFile, ReadFailed, SpeedwellError
 from speedwell.fs.file_status import CAPABILITIES, SET_ID_BITS, pack
 from speedwell.fs.proto.speedwell_pb2 import Attributes
+from speedwell.fuse_mount.binding import MAX_WAITERS
 from speedwell.fuse_mount.door import ROOT_INODE
-from speedwell.fuse_mount.held_locks import MAX_WAITERS, HeldLocks
 from speedwell.fuse_mount.libfuse import Session as Kernel
 from speedwell.fuse_mount.nodes import Nodes
 from speedwell.fuse_mount.open_file import Handle, OpenFile
@@ -85,7 +85,7 @@ class SharedState:
         self._session = Session(client.metadata)
         self._held: set[int] = set()
         self._told_stale: dict[int, ToldStale] = {}
-        self._locks = HeldLocks()
+        self._locks_used = False
         self._listings: dict[int, Listing] = {}
         self._look_ahead = LookAhead()
         self._ahead: tuple[int, dict[bytes, int], Listing] = 0, {}, Listing([], [], bytearray())
@@ -109,7 +109,7 @@ class SharedState:
             mtime_ns, ctime_ns = max(mtime_ns, file.changed_ns), max(ctime_ns, file.changed_ns)
         if attributes.inode == self._root:
             seconds = min(seconds, ROOT_SECONDS)
-        if self._locks.used:
+        if self._locks_used:
             seconds = min(seconds, ONE_CALL_SECONDS)
         return Status(attributes.inode, pack(attributes, size, hole_bytes, mtime_ns, ctime_ns), seconds)
 

@@ -121,8 +121,8 @@ class Staging:
 
     def changes(self) -> Changes:
         """Everything as one change of the base. It stays valid until the next call that changes something."""
-        staged, zeros = ([(begin, end) for (begin, end), of in zip(pairwise(self._begins), self._sources, strict=False)
-                          if of is source] for source in (Source.STAGED, Source.ZEROS))
+        runs = list(zip(pairwise(self._begins), self._sources, strict=False))   # but for the last
+        staged, zeros = ([run for run, source in runs if source is of] for of in (Source.STAGED, Source.ZEROS))
 
         def send(channel: Channel) -> None:
             for begin, end in staged:
