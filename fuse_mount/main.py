@@ -8,7 +8,6 @@ import logging
 import os
 import sys
 import threading
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -39,34 +38,10 @@ M_ARENA_MAX = -8
 MALLOC_KEEP_BYTES = 32 << 20
 MALLOC_ARENAS = 2
 KERNEL_OPTIONS = ("ro", "rw", "suid", "nosuid", "dev", "nodev", "exec", "noexec")
+OF_CLIENT = ("controller", "local_host", "strong", "cache_directory", "cache_bytes", "identity")
 # A thread that got its bytes from the network wants the interpreter at once, not after the default of 5 ms.
 THREAD_SWITCH_SECONDS = 0.001
 Directory = click.Path(file_okay=False, resolve_path=True, path_type=Path)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What one mount is made from: the command's options."""
-
-    mountpoint: Path
-    log: Path | None
-    allow_other: bool
-    source: str
-    nameserver: str
-    controller: str | None
-    local_host: str | None
-    cache_seconds: float
-    parts: int
-    strong: bool
-    acl: bool
-    staging_directory: Path
-    cache_directory: Path | None
-    cache_bytes: int
-    metrics: str | None
-    identity: Path | None
-    kernel_options: tuple[str, ...]
-    subdirectory: str
-    log_level: str
 
 
 def _kernel_options(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -115,8 +90,7 @@ def _kernel_options(_: click.Context, __: click.Parameter, given: tuple[str, ...
 @click.option("--log", "log_file", type=click.Path(dir_okay=False, path_type=Path),
               help="File for the log. Default: standard error with --foreground, otherwise "
               "/var/log/speedwell (root) or ~/.local/state/speedwell.")
-def command(mountpoint_: Path, log_file: Path | None, foreground: bool, allow_other: bool | None, source: str | None,
-            **options: Any) -> int:
+def command(mountpoint_: Path, log_file: Path | None, foreground: bool, **options: Any) -> int:
     """Mount a Speedwell filesystem on the empty directory MOUNTPOINT.
 
     Prints `ready MOUNTPOINT` once it works. Unmount with `fusermount3 -u MOUNTPOINT` or SIGTERM.
@@ -126,17 +100,16 @@ def command(mountpoint_: Path, log_file: Path | None, foreground: bool, allow_ot
     library = binding.load_library()
     place = mountpoint.prepare(mountpoint_)
     log_file = None if foreground and log_file is None else _writable(log_file or default_log(place))
-    if allow_other is None:
-        allow_other = os.geteuid() == 0
-    mountpoint.require_permission(place, allow_other=allow_other)
+    if options["allow_other"] is None:
+        options["allow_other"] = os.geteuid() == 0
+    mountpoint.require_permission(place, allow_other=options["allow_other"])
     mountpoint.require_writable(options["staging_directory"])
-    if not source:
-        source = f"speedwell@{options['nameserver']}:{options['subdirectory']}".removesuffix(":/")
-    settings = Settings(place, log_file, allow_other, source, **options)
-    if foreground:
-        return _serve(settings, library, Report(None))
-    assert log_file is not None
-    return start_daemon(lambda report: _serve(settings, library, report, needs_dataserver=True), log_file)
+    if not options["source"]:
+        options["source"] = "speedwell@{nameserver}:{subdirectory}".format(**options).removesuffix(":/")
+    if foreground or log_file is None:
+        return _serve(Report(), library, place, log_file, options)
+    return start_daemon(lambda report: _serve(report, library, place, log_file, options, needs_dataserver=True),
+                        log_file)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -164,7 +137,8 @@ def _writable(log_file: Path) -> Path:
         raise MountError(f"the log file {log_file} cannot be written: {error.strerror}") from None
 
 
-def _serve(settings: Settings, library: ModuleType, report: Report, *, needs_dataserver: bool = False) -> int:
+def _serve(report: Report, library: ModuleType, place: Path, log_file: Path | None, options: dict[str, Any], *,
+           needs_dataserver: bool = False) -> int:
     """Mount and serve until unmounted; the exit status of the process. With `needs_dataserver` a mount of names
     without bytes is refused; what a supervisor starts again has to wait for dataservers, too."""
     # The client starts threads, which a fork would lose: everything that does is imported and made here.
@@ -173,38 +147,36 @@ def _serve(settings: Settings, library: ModuleType, report: Report, *, needs_dat
     from speedwell.fuse_mount.operations import SpeedwellOperations
     from speedwell.fuse_mount.requests import Requests
 
-    logs.configure(settings.log_level, settings.log)
-    tracing.start("speedwell-mount", str(settings.mountpoint))
+    logs.configure(options["log_level"], log_file)
+    tracing.start("speedwell-mount", str(place))
     try:
-        client = Client(settings.nameserver, controller=settings.controller, local_host=settings.local_host,
-                        metadata_cache_seconds=settings.cache_seconds, most_parts=settings.parts,
-                        strong=settings.strong, cache_directory=settings.cache_directory,
-                        cache_bytes=settings.cache_bytes, identity=settings.identity)
-        acls = client.statistics().acls or settings.acl
-        root = _root_of(client, settings.subdirectory)
+        client = Client(options["nameserver"], metadata_cache_seconds=options["cache_seconds"],
+                        most_parts=options["parts"], **{name: options[name] for name in OF_CLIENT})
+        acls = client.statistics().acls or options["acl"]
+        root = _root_of(client, options["subdirectory"])
         if needs_dataserver:
             client.require_dataservers()
         session = Requests(library, partial(binding.tune, acls=acls), root)
         mounted = threading.Event()
-        operations = SpeedwellOperations(client, session, mounted.set, str(settings.staging_directory), root)
-        if settings.metrics:
+        operations = SpeedwellOperations(client, session, mounted.set, str(options["staging_directory"]), root)
+        if options["metrics"]:
             from speedwell.fuse_mount.metrics import MountMetrics  # takes 10 MiB
 
-            prometheus.serve(settings.metrics, [MountMetrics(
-                str(settings.mountpoint), settings.nameserver, session.measures, client,
-                lambda: operations.open_files, settings.identity)], settings.identity)
+            collector = MountMetrics(str(place), options["nameserver"], session.measures, client,
+                                     lambda: operations.open_files, options["identity"])
+            prometheus.serve(options["metrics"], [collector], options["identity"])
     except (SpeedwellError, MountError) as error:
         report.failed(f"speedwell-mount: {error}")
         return 1
     monitor = Monitor(lambda: statistics_of(session, operations.open_files), session.access_log)
-    threading.Thread(target=_announce, args=(settings, mounted, report, monitor), daemon=True).start()
+    threading.Thread(target=_announce, args=(place, options["nameserver"], mounted, report, monitor),
+                     daemon=True).start()
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     gc.freeze()
     _keep_freed_memory()
     try:
-        status = session.serve(operations, str(settings.mountpoint), binding.mount_options(
-            source=settings.source, allow_other=settings.allow_other, kernel_options=settings.kernel_options),
-            binding.MAX_THREADS)
+        status = session.serve(operations, str(place), binding.mount_options(
+            **{name: options[name] for name in ("source", "allow_other", "kernel_options")}), binding.MAX_THREADS)
         if status < 0:
             log.error("the mount ended with the error %s", os.strerror(-status))
             return 1
@@ -214,7 +186,7 @@ def _serve(settings: Settings, library: ModuleType, report: Report, *, needs_dat
     finally:
         monitor.stop()
         client.close()
-    log.info("unmounted %s", settings.mountpoint)
+    log.info("unmounted %s", place)
     return 0
 
 
@@ -237,22 +209,22 @@ def _keep_freed_memory() -> None:
         libc.mallopt(M_ARENA_MAX, MALLOC_ARENAS)
 
 
-def _announce(settings: Settings, mounted: threading.Event, report: Report, monitor: Monitor) -> None:
+def _announce(place: Path, nameserver: str, mounted: threading.Event, report: Report, monitor: Monitor) -> None:
     """Wait until the kernel talks to us, ask it for our root as any program would, and say so."""
     mounted.wait()
     try:
-        device = settings.mountpoint.stat().st_dev
+        device = place.stat().st_dev
     except OSError as error:
         log.error("the mount does not answer: %s", error)
         return
-    if not mountpoint.raise_read_ahead(settings.mountpoint):
+    if not mountpoint.raise_read_ahead(place):
         log.info("read-ahead stays at the kernel's default (only root can raise it)")
     try:
         monitor.start(device)
     except OSError as error:
         log.warning("`speedwell top` and `accesslog` do not see this mount: %s", error)
-    log.info("mounted %s from %s", settings.mountpoint, settings.nameserver)
-    report.ready(f"ready {settings.mountpoint}")
+    log.info("mounted %s from %s", place, nameserver)
+    report.ready(f"ready {place}")
 
 
 if __name__ == "__main__":
