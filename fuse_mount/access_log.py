@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from speedwell.fuse_mount.door import REQUESTS, Caller
+from speedwell.fuse_mount.door import FINDS, REQUESTS, Caller
 
 MOST_RECORDS = 16384
 """That a reader may be behind; what comes then is lost to it."""
@@ -15,8 +15,6 @@ MOST_RECORDS = 16384
 TOLD = frozenset(("inode", "name", "target", "to", "to_name", "mode", "size", "offset", "length", "whence", "lookups",
                   "inodes"))
 """Arguments of requests (`speedwell.fuse_mount.door`) that are more than an address or a flag."""
-FINDS = ("lookup", "mknod", "mkdir", "symlink", "link", "create")
-"""Operations whose result is an inode."""
 RESULTS = {**dict.fromkeys(FINDS, "found"), **dict.fromkeys(("read", "write"), "bytes")}
 """What their results are called."""
 

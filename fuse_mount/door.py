@@ -21,20 +21,27 @@ MAKE_A_HANDLE = ("create", "open")
 USE_A_HANDLE = ("read", "write", "flush", "fsync", "release", "fallocate", "lseek")
 
 _REQUESTS = """
-    lookup inode name; forget inode lookups; getattr inode info; setattr inode status fields info; readlink inode;
-    mknod inode name mode device; mkdir inode name mode; unlink inode name; rmdir inode name;
-    symlink target inode name; rename inode name to to_name flags; link inode to to_name; open inode info;
-    read inode size offset info; write inode data size offset info; flush inode info; release inode info;
-    fsync inode kind info; opendir inode info; readdir inode size offset info; releasedir inode info;
-    fsyncdir inode kind info; statfs inode; setxattr inode name data size flags; getxattr inode name size;
-    listxattr inode size; removexattr inode name; access; create inode name mode info; getlk inode info lock;
-    setlk inode info lock waits; bmap; ioctl; poll; write_buf; retrieve_reply; forget_multi inodes forgotten;
-    flock inode info kind; fallocate inode mode offset length info; readdirplus inode size offset info;
-    copy_file_range; lseek inode offset whence info
+    lookup inode name: found; forget inode lookups; getattr inode -info: attributes;
+    setattr inode status fields info: attributes; readlink inode: readlink; mknod inode name mode device: found;
+    mkdir inode name mode: found; unlink inode name: done; rmdir inode name: done; symlink target inode name: found;
+    rename inode name to to_name flags: done; link inode to to_name: found; open inode info;
+    read inode size offset info; write inode data size offset info; flush -inode info: done;
+    release -inode handle: done; fsync -inode -kind handle: done; opendir inode info;
+    readdir inode size offset info; releasedir -inode handle: done; fsyncdir -inode -kind -info: done; statfs inode;
+    setxattr inode name data size flags; getxattr inode name size; listxattr inode size;
+    removexattr inode name: done; access; create inode name mode info: found; getlk -inode info lock: lock;
+    setlk -inode info lock waits: done; bmap; ioctl; poll; write_buf; retrieve_reply; forget_multi inodes forgotten;
+    flock -inode info kind: done; fallocate -inode mode offset length handle: done;
+    readdirplus inode size offset info; copy_file_range; lseek -inode offset whence handle: lseek
 """
-REQUESTS = {operation: names for operation, *names in map(str.split, _REQUESTS.split(";"))}
+_FIELDS = [(words.split(), answer.strip()) for words, _, answer in (
+    request.partition(":") for request in _REQUESTS.split(";"))]
+PASSED = {operation: names for (operation, *names), _ in _FIELDS}
 """The fields of `struct fuse_lowlevel_ops` (fuse_lowlevel.h) from `lookup` on, and their arguments after the request:
-none of those that are not served."""
+none of those that are not served, and with a minus those that the operation does without."""
+REQUESTS = {operation: [name.removeprefix("-") for name in names] for operation, names in PASSED.items()}
+ANSWERS = {operation: answer for (operation, *_), answer in _FIELDS if answer}
+FINDS = tuple(operation for operation, answer in ANSWERS.items() if answer == "found")
 
 
 class Caller(NamedTuple):

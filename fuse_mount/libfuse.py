@@ -25,9 +25,18 @@ from types import ModuleType
 from typing import Any
 
 from speedwell.fs.tracing import Span, Within
-from speedwell.fuse_mount.access_log import FINDS, AccessLog
+from speedwell.fuse_mount.access_log import AccessLog
 from speedwell.fuse_mount.binding import CAP_POSIX_ACL
-from speedwell.fuse_mount.door import MAKE_A_HANDLE, REQUESTS, ROOT_INODE, USE_A_HANDLE, Caller, errno_of
+from speedwell.fuse_mount.door import (
+    ANSWERS,
+    FINDS,
+    MAKE_A_HANDLE,
+    REQUESTS,
+    ROOT_INODE,
+    USE_A_HANDLE,
+    Caller,
+    errno_of,
+)
 from speedwell.fuse_mount.errors import MountError
 from speedwell.fuse_mount.measures import TIME, Measures, Served
 
@@ -35,7 +44,7 @@ DROP_SECONDS = 0.05
 DROPPED_AT_ONCE = 16
 NOT_SAVED = -errno.EIO   # what `serve` returns if something that was written could not be saved
 MAX_GROUPS = 1024
-TELL_ATTRIBUTES = frozenset((*FINDS, "getattr", "setattr", "readdirplus"))
+TELL_ATTRIBUTES = {"readdirplus", *(name for name, answer in ANSWERS.items() if answer in ("found", "attributes"))}
 
 
 class Arguments(Structure):
@@ -231,7 +240,7 @@ class Session:
             **dict.fromkeys(("inode", "to", "lookups", "device"), c_uint64),
             **dict.fromkeys(("name", "to_name", "target"), c_char_p), **dict.fromkeys(("offset", "length"), c_int64),
             **dict.fromkeys(("size", "inodes"), c_size_t), "mode": c_uint, "data": c_void_p,
-            "info": POINTER(library.fuse_file_info), "lock": POINTER(library.c_flock_t),
+            **dict.fromkeys(("info", "handle"), POINTER(library.fuse_file_info)), "lock": POINTER(library.c_flock_t),
             "forgotten": POINTER(Forgotten),
             "status": POINTER(library.c_stat),
             **dict.fromkeys(("fields", "flags", "kind", "waits", "whence"), c_int)}
@@ -272,11 +281,10 @@ class Session:
         """The same method as part of a trace: that of the open(2) whose handle it uses, or one that it begins."""
         if name not in (*MAKE_A_HANDLE, *USE_A_HANDLE):
             return method
-        place = REQUESTS[name].index("info") if name in USE_A_HANDLE else None
 
         def traced(request: int, *arguments: Any) -> None:
-            with Span(name) if place is None else Within(
-                    self._operations.traceparent(arguments[place].contents.fh)):
+            with Span(name) if name in MAKE_A_HANDLE else Within(
+                    self._operations.traceparent(arguments[-1].contents.fh)):
                 method(request, *arguments)
 
         return traced

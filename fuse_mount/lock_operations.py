@@ -23,9 +23,20 @@ class LockOperations(NameOperations):
     """What libfuse calls for locks; `info.lock_owner` tells the programs of this machine apart, `lock` is fcntl(2)'s
     `struct flock`."""
 
-    def getlk(self, info: Any, lock: Any) -> None:
-        """Puts a lock that would be in the way into `lock`, or F_UNLCK."""
-        self._test(self._wanted(info, lock), lock)
+    def getlk(self, info: Any, lock: Any) -> Any:
+        """`lock`, with a lock that would be in the way, or F_UNLCK."""
+        request = self._wanted(info, lock)
+        request.action, request.session = pb.LockRequest.TEST, self._session.number
+        reply = self._metadata.lock(request)
+        if reply.granted:
+            lock.l_type = fcntl.F_UNLCK
+            return lock
+        found = reply.conflict
+        lock.l_type = fcntl.F_WRLCK if found.exclusive else fcntl.F_RDLCK
+        lock.l_whence, lock.l_pid = os.SEEK_SET, found.process
+        lock.l_start = found.first
+        lock.l_len = 0 if found.last == END_OF_FILE else found.last - found.first + 1
+        return lock
 
     def setlk(self, info: Any, lock: Any, waits: bool) -> None:
         request = self._wanted(info, lock)
@@ -65,18 +76,6 @@ class LockOperations(NameOperations):
                 self._flush(handle, whole_file=True)
             finally:
                 self._unlock(request)
-
-    def _test(self, request: pb.LockRequest, lock: Any) -> None:
-        request.action, request.session = pb.LockRequest.TEST, self._session.number
-        reply = self._metadata.lock(request)
-        if reply.granted:
-            lock.l_type = fcntl.F_UNLCK
-            return
-        found = reply.conflict
-        lock.l_type = fcntl.F_WRLCK if found.exclusive else fcntl.F_RDLCK
-        lock.l_whence, lock.l_pid = os.SEEK_SET, found.process
-        lock.l_start = found.first
-        lock.l_len = 0 if found.last == END_OF_FILE else found.last - found.first + 1
 
     def _acquire(self, request: pb.LockRequest, number: int, waits: bool) -> None:
         request.action, request.session = pb.LockRequest.ACQUIRE, self._session.number

@@ -193,7 +193,7 @@ class SpeedwellOperations(LockOperations, ExtendedAttributeOperations):
         self._require_locks(handle)
         return handle.file.read_into(handle, offset, buffer)
 
-    def lseek(self, number: int, offset: int, whence: int) -> int:
+    def lseek(self, offset: int, whence: int, number: int) -> int:
         handle = self._files.handle(number)
         self._require_locks(handle)
         if any(other.writable and not other.append for other in list(handle.file.handles)):
@@ -258,7 +258,7 @@ class SpeedwellOperations(LockOperations, ExtendedAttributeOperations):
         self._forget_pages(inode)
         return attributes
 
-    def fallocate(self, number: int, mode: int, offset: int, length: int) -> None:
+    def fallocate(self, mode: int, offset: int, length: int, number: int) -> None:
         """Space is not reserved: only what the call does to content and length. A file that was just made is placed
         anew, as one of that length."""
         if mode & ~(FALLOC_KEEP_SIZE | FALLOC_PUNCH_HOLE | FALLOC_ZERO_RANGE):
@@ -283,13 +283,13 @@ class SpeedwellOperations(LockOperations, ExtendedAttributeOperations):
         self._written(handle.file.inode)
         return handle
 
-    def flush(self, number: int, owner: int) -> None:
-        """A program closes a descriptor: with it go the locks of fcntl(2) that `owner` has on the file."""
-        handle = self._files.handle(number)
+    def flush(self, info: Any) -> None:
+        """A program closes a descriptor: with it go the locks of fcntl(2) that its owner has on the file."""
+        handle = self._files.handle(info.fh)
         try:
             self._flush(handle)
         finally:
-            self._drop_locks_of(handle.file.inode, owner)
+            self._drop_locks_of(handle.file.inode, info.lock_owner)
 
     def fsync(self, number: int) -> None:
         handle = self._files.handle(number)

@@ -6,9 +6,11 @@ import struct
 from collections.abc import Callable, Iterable
 from ctypes import byref
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 from speedwell.fs.file_status import NS, STATUS, TYPE_BITS
+from speedwell.fuse_mount.door import ANSWERS, PASSED
 from speedwell.fuse_mount.libfuse import Session
 from speedwell.fuse_mount.shared import ONE_CALL_SECONDS, Listing, Status
 
@@ -26,6 +28,7 @@ TIMES = struct.Struct("=QQQII")
 INODE_BYTES = ALIGNMENT = 8
 NO_ENTRY = bytes(INODE_BYTES + TIMES.size + STATUS.size)
 PADDING = bytes(ALIGNMENT)
+POINTED = {"info": attrgetter("contents"), "lock": attrgetter("contents"), "handle": attrgetter("contents.fh")}
 KINDS = {kind: bits >> 12 for kind, bits in TYPE_BITS.items()}
 
 
@@ -44,9 +47,6 @@ class Requests(Session):
 
     # ------------------------------------------------------------------ attributes
 
-    def _getattr(self, request: int, inode: int, _: Any) -> None:
-        self._attributes(request, self._operations.getattr(inode))
-
     def _setattr(self, request: int, inode: int, wanted: Any, fields: int, info: Any) -> None:
         status = wanted.contents
         changes: dict[str, Any] = {}
@@ -60,18 +60,15 @@ class Requests(Session):
                 changes[f"{key}_now"] = True
             elif fields & bit:
                 changes[f"{key}_ns"] = time.tv_sec * NS + time.tv_nsec
-        self._attributes(request, self._operations.setattr(
+        self._answer_attributes(request, self._operations.setattr(
             inode, info.contents.fh if info else None, status.st_size if fields & SET_SIZE else None, changes))
-
-    def _readlink(self, request: int, inode: int) -> None:
-        self._libfuse.fuse_reply_readlink(request, self._operations.readlink(inode))
 
     def _statfs(self, request: int, _: int) -> None:
         self._libfuse.fuse_reply_statfs(request, byref(self._statvfs_type(**self._operations.statfs())))
 
     def _setxattr(self, request: int, inode: int, name: bytes, value: int | None, size: int, flags: int) -> None:
-        self._done(request, self._operations.setxattr(inode, name, ctypes.string_at(value, size) if value else b"",
-                                                      flags))
+        self._operations.setxattr(inode, name, ctypes.string_at(value, size) if value else b"", flags)
+        self._answer_done(request, None)
 
     def _getxattr(self, request: int, inode: int, name: bytes, size: int) -> None:
         self._value(request, self._operations.getxattr(inode, name), size)
@@ -107,18 +104,12 @@ class Requests(Session):
         answer = b"".join(parts)
         return int(self._libfuse.fuse_reply_buf(request, answer, len(answer)))
 
-    def _releasedir(self, request: int, _: int, info: Any) -> None:
-        self._done(request, self._operations.releasedir(info.contents.fh))
-
-    def _fsyncdir(self, request: int, *_: Any) -> None:
-        self._done(request, self._operations.fsyncdir())
-
     # ------------------------------------------------------------------ open files
 
     def _create(self, request: int, directory: int, name: bytes, mode: int, info: Any) -> None:
         opened = info.contents
         status = self._operations.create(directory, name, mode, opened)
-        if self._found(request, status, OPENED.pack(opened.fh, opened.direct_io | opened.keep_cache << 1, 0)):
+        if self._answer_found(request, status, OPENED.pack(opened.fh, opened.direct_io | opened.keep_cache << 1, 0)):
             self._operations.release(opened.fh)
 
     def _open(self, request: int, inode: int, info: Any) -> None:
@@ -138,39 +129,12 @@ class Requests(Session):
         self._here.thread.written_bytes += count
         self._libfuse.fuse_reply_write(request, count)
 
-    def _fallocate(self, request: int, _: int, mode: int, offset: int, length: int, info: Any) -> None:
-        self._done(request, self._operations.fallocate(info.contents.fh, mode, offset, length))
-
-    def _lseek(self, request: int, _: int, offset: int, whence: int, info: Any) -> None:
-        self._libfuse.fuse_reply_lseek(request, self._operations.lseek(info.contents.fh, offset, whence))
-
-    def _flush(self, request: int, _: int, info: Any) -> None:
-        self._done(request, self._operations.flush(info.contents.fh, info.contents.lock_owner))
-
-    def _fsync(self, request: int, _: int, __: int, info: Any) -> None:
-        self._done(request, self._operations.fsync(info.contents.fh))
-
-    def _release(self, request: int, _: int, info: Any) -> None:
-        self._done(request, self._operations.release(info.contents.fh))
-
-    # ------------------------------------------------------------------ locks
-
-    def _getlk(self, request: int, _: int, info: Any, lock: Any) -> None:
-        self._operations.getlk(info.contents, lock.contents)
-        self._libfuse.fuse_reply_lock(request, lock)
-
-    def _setlk(self, request: int, _: int, info: Any, lock: Any, waits: int) -> None:
-        self._done(request, self._operations.setlk(info.contents, lock.contents, bool(waits)))
-
-    def _flock(self, request: int, _: int, info: Any, operation: int) -> None:
-        self._done(request, self._operations.flock(info.contents, operation))
-
     # ------------------------------------------------------------------ answers
 
-    def _done(self, request: int, _: None) -> None:
+    def _answer_done(self, request: int, _: None) -> None:
         self._libfuse.fuse_reply_err(request, 0)
 
-    def _found(self, request: int, status: Status, opened: bytes = b"") -> int:
+    def _answer_found(self, request: int, status: Status, opened: bytes = b"") -> int:
         """Not 0 if nobody gets the answer: the program was interrupted."""
         inode, packed, seconds = status
         self._here.thread.found = inode
@@ -179,7 +143,7 @@ class Requests(Session):
             self._operations.forget([(inode, 1)])
         return failed
 
-    def _attributes(self, request: int, status: Status) -> None:
+    def _answer_attributes(self, request: int, status: Status) -> None:
         whole_seconds = int(status.seconds)
         self._reply(request, (ATTRIBUTE_TIME.pack(whole_seconds, int((status.seconds - whole_seconds) * NS), 0),
                               status.packed))
@@ -194,18 +158,25 @@ class Requests(Session):
             self._libfuse.fuse_reply_buf(request, value, len(value))
 
 
-def _answered(operation: str, answer: Callable[[Requests, int, Any], Any]) -> Callable[..., None]:
-    """A method for requests whose arguments are those of the operation."""
+def _answered(operation: str, answer: str) -> Callable[..., None]:
+    """A method for requests whose arguments are those of the operation, but for what they point to."""
+    own = getattr(Requests, f"_answer_{answer}", None)
+    passed = [(place, POINTED.get(name)) for place, name in enumerate(PASSED[operation]) if name[0] != "-"]
+
     def method(self: Requests, request: int, *arguments: Any) -> None:
-        answer(self, request, getattr(self._operations, operation)(*arguments))
+        result = getattr(self._operations, operation)(
+            *(arguments[place] if pointed is None else pointed(arguments[place]) for place, pointed in passed))
+        if own is not None:
+            own(self, request, result)
+        else:
+            getattr(self._libfuse, f"fuse_reply_{answer}")(request, result)
 
     return method
 
 
-for _name in ("lookup", "mknod", "mkdir", "symlink", "link"):
-    setattr(Requests, f"_{_name}", _answered(_name, Requests._found))
-for _name in ("unlink", "rmdir", "rename", "removexattr"):
-    setattr(Requests, f"_{_name}", _answered(_name, Requests._done))
+for _operation, _answer in ANSWERS.items():
+    if not hasattr(Requests, f"_{_operation}"):
+        setattr(Requests, f"_{_operation}", _answered(_operation, _answer))
 
 
 def _dirents(listing: Listing, offset: int, size: int, more_bytes: int = 0) -> list[bytes]:
