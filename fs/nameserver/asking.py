@@ -6,6 +6,8 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from speedwell.fs.nameserver.authorization import Authorization
 
 
@@ -14,8 +16,10 @@ class _Asking(threading.local):
     client = ""
     serial = ""
     authorization: Authorization | None = None
+    advised: Sequence[int] = ()
 
 
 asking = _Asking()
 """`may_write`: whether the answer may hold a token to change a file. `client`: whom alone its tokens are for; empty:
-everybody; `serial` is its certificate's. `authorization`: where the certificate has a scope."""
+everybody; `serial` is its certificate's. `authorization`: where the certificate has a scope. `advised`:
+on which dataservers a new file should be."""

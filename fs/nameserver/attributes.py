@@ -55,7 +55,7 @@ class WireAttributes:
     def of(self, inode: Inode) -> pb.Attributes:
         attributes = self._of_record(inode)
         if inode.content is not None:
-            attributes.MergeFrom(self._of_servers(inode.content.replicas, inode.quota))
+            self._add_servers(attributes, inode.content.replicas, inode.quota)
             attributes.token = self._sign(attributes.file_id, inode.number, READ | WRITE)
         return attributes
 
@@ -68,8 +68,8 @@ class WireAttributes:
             known = self._known_of(number, record)
             rest = servers.get((known.replicas, known.quota))
             if rest is None:
-                rest = self._of_servers(known.replicas, known.quota).SerializeToString()
-                servers[known.replicas, known.quota] = rest
+                added = self._add_servers(pb.Attributes(), known.replicas, known.quota)
+                rest = servers[known.replicas, known.quota] = added.SerializeToString()
             if known.file_id and asking.authorization is not None:
                 token = pb.Attributes(token=self._sign(known.file_id, number, READ)).SerializeToString()
                 yield _entry(name, known.own + rest + token)
@@ -118,9 +118,13 @@ class WireAttributes:
             file_id=requests.file_id_text(content.file_id), chunk_size=content.chunk_size_bytes,
             epoch=content.epoch, min_replicas=self._least(content.replication))
 
-    def _of_servers(self, replicas: Sequence[int], quota: int) -> pb.Attributes:
+    def _add_servers(self, attributes: pb.Attributes, replicas: Sequence[int], quota: int) -> pb.Attributes:
         """What else there is to a file."""
-        return pb.Attributes(replicas=self.replicas(replicas), room=self._room(quota) if quota else None)
+        attributes.replicas.extend(self.replicas(replicas))
+        room = self._room(quota) if quota else None
+        if room is not None:
+            attributes.room = room
+        return attributes
 
     def _known_of(self, number: int, record: bytes) -> _Known:
         known = self._known.get(number)

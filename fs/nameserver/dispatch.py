@@ -184,9 +184,11 @@ def _methods(service: NameserverService) -> Methods:
 def _advised(service: NameserverService, name: str, ask: Callable[[Any], Sequence[int]],
              method: Callable[[Any, Sequence[int]], Message]) -> Callable[[Any], Message | bytes]:
     """Waits for the controller's advice before it takes the guard."""
+    door = _door(service, name, lambda request: method(request, asking.advised))
+
     def answer(request: Any) -> Message | bytes:
-        advised = ask(request)
-        return _door(service, name, lambda request: method(request, advised))(request)
+        asking.advised = ask(request)
+        return door(request)
     return answer
 
 

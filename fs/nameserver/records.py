@@ -156,13 +156,8 @@ class Inode:
 
     @classmethod
     def decode(cls, number: int, value: bytes) -> "Inode":
-        try:
-            record = InodeRecord.FromString(value)
-        except DecodeError as error:
-            raise StorageFailed(f"the record of inode {number} is damaged") from error
+        record = parse_inode(number, value)
         kind = record.type
-        if not kind:
-            raise StorageFailed(f"the record of inode {number} is damaged")
         return cls(number, kind, record.mode, record.uid, record.gid, record.atime_ns, record.mtime_ns,
                    record.ctime_ns, record.link_count, record.parent,
                    Content.of_record(record.content) if kind == REGULAR else None, record.target, record.device,
@@ -173,6 +168,17 @@ class Inode:
 def superblock_key(block: int) -> bytes:
     """Of a block's counters."""
     return SUPERBLOCK_KEY + bytes([block]) if block else SUPERBLOCK_KEY
+
+
+def parse_inode(number: int, value: bytes) -> InodeRecord:
+    """Raises StorageFailed."""
+    try:
+        record = InodeRecord.FromString(value)
+    except DecodeError as error:
+        raise StorageFailed(f"the record of inode {number} is damaged") from error
+    if not record.type:
+        raise StorageFailed(f"the record of inode {number} is damaged")
+    return record
 
 
 def dentry_key(directory: int, name: bytes) -> bytes:

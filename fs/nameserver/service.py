@@ -142,8 +142,8 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                                                        request.expected_size)),
                 now_ns=self._clock_ns())
             attributes = self._attributes(inode)
-            if created and paths.inode_number(request.path) is not None:
-                attributes.path = self._namespace.full_path(request.path)[:paths.MAX_PATH_BYTES]
+            if created and (path := self._namespace.full_path(request.path)) != request.path:
+                attributes.path = path[:paths.MAX_PATH_BYTES]
             return pb.CreateReply(attributes=attributes, created=created)
 
     def make_directory(self, request: pb.MakeDirectoryRequest) -> pb.MakeDirectoryReply:

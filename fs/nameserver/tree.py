@@ -16,6 +16,7 @@ from speedwell.fs.nameserver import acls, records
 from speedwell.fs.nameserver.deletions import enqueue
 from speedwell.fs.nameserver.quotas import Quotas
 from speedwell.fs.nameserver.records import DIRECTORY, ROOT_INODE, SYMBOLIC_LINK, Content, Inode, Superblock
+from speedwell.fs.proto.speedwell_pb2 import InodeRecord
 from speedwell.fs.store import Batch, Store, end_of_prefix
 
 
@@ -135,8 +136,11 @@ class Tree:
 
     def _require_directory(self, path: bytes, number: int) -> None:
         """Raises NoSuchFile (also for one in the trash), NotADirectory."""
-        directory = self.inode(number)
-        if not directory.is_directory:
+        value = self._store.get(records.inode_key(number))
+        if value is None:
+            raise NoSuchFile(f"inode {number} does not exist (any more)")
+        directory = records.parse_inode(number, value)
+        if directory.type != DIRECTORY:
             raise NotADirectory(f"{paths.display(path)} is not in a directory")
         if not directory.link_count:
             raise NoSuchFile(f"{paths.display(path)}: the directory was removed")
@@ -145,25 +149,25 @@ class Tree:
         """A directory and those around it, the root last."""
         while directory != ROOT_INODE:
             yield directory
-            directory = self._inode(directory).parent
+            directory = records.parse_inode(directory, self.record(directory)).parent
         yield ROOT_INODE
 
     def _path_of(self, directory: int) -> bytes:
         """Where a directory lies."""
         names = []
         while directory != ROOT_INODE:
-            inode = self._inode(directory)
-            names.append(inode.name or self._name_of(inode))
+            inode = records.parse_inode(directory, self.record(directory))
+            names.append(inode.name or self._name_of(directory, inode.parent))
             directory = inode.parent
         return b"/" + b"/".join(reversed(names))
 
-    def _name_of(self, directory: Inode) -> bytes:
+    def _name_of(self, directory: int, parent: int) -> bytes:
         """Of one whose record an earlier version wrote."""
-        prefix = records.dentry_key(directory.parent, b"")
+        prefix = records.dentry_key(parent, b"")
         for key, value in self._store.iterate(prefix, end_of_prefix(prefix)):
-            if records.decode_dentry(value)[1] == directory.number:
+            if records.decode_dentry(value)[1] == directory:
                 return records.dentry_name(key)
-        raise NoSuchFile(f"directory {directory.number} was removed")
+        raise NoSuchFile(f"directory {directory} was removed")
 
     @staticmethod
     def _put_at(inode: Inode, place: Place) -> None:
@@ -217,7 +221,7 @@ class Tree:
         """Write a new inode and its name, with what is in `batch` already. In a directory with the setgid bit it
         belongs to the directory's group (a directory gets the bit too), as on Linux. What is made, with a `umask`,
         gets the directory's default access control list."""
-        directory = self._inode(place.parent)
+        directory = records.parse_inode(place.parent, self.record(place.parent))
         self._put_at(inode, place)
         if directory.mode & stat.S_ISGID:
             inode.gid = directory.gid
@@ -237,12 +241,12 @@ class Tree:
         self._put_inode(batch, inode)
         batch.put(records.dentry_key(place.parent, place.name), records.encode_dentry(inode.kind, inode.number))
         directory.mtime_ns = directory.ctime_ns = now_ns
-        self._put_inode(batch, directory)
+        batch.put(records.inode_key(place.parent), directory.SerializeToString())
         self._write(batch, superblock)
 
     @staticmethod
-    def _inherit(inode: Inode, directory: Inode, umask: int) -> None:
-        default = directory.extended_attributes.get(acls.DEFAULT)
+    def _inherit(inode: Inode, directory: InodeRecord, umask: int) -> None:
+        default = next((each.value for each in directory.extended_attributes if each.name == acls.DEFAULT), None)
         if default is None:
             inode.mode &= ~umask
             return
@@ -284,10 +288,10 @@ class Tree:
         return age_ns + after_ns
 
     def _touch_parent(self, batch: Batch, number: int, now_ns: int, *, link_change: int = 0) -> None:
-        directory = self._inode(number)
+        directory = records.parse_inode(number, self.record(number))
         directory.mtime_ns = directory.ctime_ns = now_ns
         directory.link_count += link_change
-        self._put_inode(batch, directory)
+        batch.put(records.inode_key(number), directory.SerializeToString())
 
     def _put_inode(self, batch: Batch, inode: Inode) -> None:
         batch.put(records.inode_key(inode.number), inode.encode())
