@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from math import log2
 from random import Random
 
@@ -20,7 +21,8 @@ import numpy.typing as npt
 
 from speedwell.controller.policy.metadata.blocks import IPV4, Block, Node, Tables, compressed, owner, size, walk
 from speedwell.controller.policy.metadata.btree import Places, Tree, paper_tables
-from speedwell.controller.policy.metadata.layout import Layout, join, lay_out, leave, tables
+from speedwell.controller.policy.metadata.layout import Layout, join, lay_out, leave
+from speedwell.controller.policy.metadata.tables import switch_of, tables
 from speedwell.controller.policy.network.prefixes import Prefix
 
 NAT = 0.15 / 0.85
@@ -231,7 +233,7 @@ def switches_met(method: str, servers: int, owners: npt.NDArray[np.int32], seed:
         if made:
             way = walk(made, f"edge{rack}", address)
             assert way[-1] == f"s{server}", "the tables lead elsewhere"
-            direct = max(direct, len(way) - 1)
+            direct = max(direct, len([each for each, _ in groupby(map(switch_of, way[:-1]))]))
         met.append(direct)
     return rng.choice(np.array(met, np.int32), len(owners))
 

@@ -14,6 +14,7 @@ from speedwell.controller.metadata.steering import TABLE, Steering
 from speedwell.controller.policy.errors import MetadataError, TableFull
 from speedwell.controller.policy.metadata.blocks import SPACE, Node, Tables, nodes_above
 from speedwell.controller.policy.metadata.btree import grown, paper_tables, tree_of
+from speedwell.controller.policy.metadata.tables import Also
 from speedwell.controller.policy.network.prefixes import Prefix
 from speedwell.controller.rest import RestApplication
 from speedwell.controller.services import Services
@@ -100,14 +101,15 @@ class Metadata(Application):
     def _current(self) -> Steering:
         key = self.book.version, self._state.network.version
         if self._steering is None or self._steering[0] != key:
-            self._steering = key, self._steer(self.book.blocks, self.book.senders)
+            self._steering = key, self._steer(self.book.blocks, self.book.senders, self.book.also)
         return self._steering[1]
 
-    def _steer(self, blocks: Mapping[str, Sequence[Prefix]], senders: Mapping[str, Sequence[Prefix]]) -> Steering:
+    def _steer(self, blocks: Mapping[str, Sequence[Prefix]], senders: Mapping[str, Sequence[Prefix]],
+               also: Also = ()) -> Steering:
         hosts = self._state.hosts
         places = {server: hosts[server] for server in (*blocks, *senders) if server in hosts}
         return Steering(blocks, senders, places, frozenset(self._state.edge_switches()), self._state.switch_ports(),
-                        self._forwarding.planner.default_route)
+                        self._forwarding.planner.default_route, also)
 
     def _require_space(self, blocks: Mapping[str, Sequence[Prefix]]) -> None:
         """Raises TableFull, which names a switch that would have more entries than it may."""

@@ -274,6 +274,7 @@ class MetadataBook:
             if transfer.phase is Phase.PREPARING and transfer.source is not None:
                 self.transfers.remove(transfer)
                 self._compared_version = 0
+                self.version += 1
             return
         target, block = self.servers[transfer.target], transfer.block
         is_synced = self.synced_version >= transfer.version
@@ -317,6 +318,13 @@ class MetadataBook:
                 if host is not None:
                     found.setdefault(host, []).append(transfer.block)
         return {host: list(_merged(prefixes)) for host, prefixes in found.items()}
+
+    @property
+    def also(self) -> list[tuple[Prefix, str, str | None]]:
+        """(block, who may be asked for it too, where its requests are sent): before the tables lead to the new owner
+        its own switches do, and those of the former one do until it has handed all over."""
+        return [(each.block, each.target, each.source) if each.phase is Phase.PREPARING
+                else (each.block, each.source or each.target, each.target) for each in self.transfers]
 
     def may_own(self, host: str) -> list[Prefix]:
         """The blocks that a server may go on to own."""

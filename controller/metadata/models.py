@@ -104,12 +104,12 @@ class MetadataTables(OutputModel):
 
     dpid: Dpid
     switch_name: NodeName
-    servers: int = Field(description="Blocks of servers at this switch.")
-    racks: int = Field(description="Blocks by rack, at an aggregation switch.")
-    pods: int = Field(description="Blocks by pod, at a client's switch.")
+    servers: int = Field(description="Prefixes by server, for what arrives at this switch.")
+    racks: int = Field(description="Prefixes by rack, at an aggregation switch.")
+    pods: int = Field(description="Prefixes by pod or own rack, at a client's switch.")
     sources: int = Field(description="Blocks from whose addresses servers at this switch may answer, and what "
                          "refuses others.")
-    fixed: int = Field(description="Others, whose number does not depend on blocks.")
+    fixed: int = Field(description="Others, whose number does not depend on keys.")
     total: int
     paper: int = Field(description="What MetaFlow's B-tree would have here, for as many servers with evenly spread "
                        "keys.")

@@ -1,18 +1,19 @@
 """Which entries take requests for keys to their servers: a pure function of blocks, places and links.
 
-A client's edge switch knows its own rack's blocks by server and all others by pod. It gives them the pod's MAC as
-destination and a label to one of the pod's racks; the aggregation switch that the label leads by takes the label off
-again, knows the pod's blocks by rack, and hands the packet down with a label that says: deliver. Nothing is in the
-core. docs/reference/switch-tables.md is the reference.
+Prefixes are those of `controller/policy/metadata/tables.py`. A client's edge switch gives requests for a pod the
+pod's MAC as destination and a label to one of the pod's racks; the aggregation switch that the label leads by takes
+the label off again, and hands the packet down with a label that says: deliver. docs/reference/switch-tables.md is
+the reference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from speedwell.controller.policy.metadata.blocks import SPACE, joined
+from speedwell.controller.policy.metadata.blocks import SPACE, Node, runs
+from speedwell.controller.policy.metadata.tables import Also, Span, from_clients, towards
 from speedwell.controller.policy.network.graph import Link
 from speedwell.controller.policy.network.prefixes import Prefix
 from speedwell.controller.switches.entries import (
@@ -21,6 +22,7 @@ from speedwell.controller.switches.entries import (
     ETH_MPLS,
     Action,
     FlowEntry,
+    ForgetPort,
     LoadLabel,
     Output,
     PopLabel,
@@ -34,38 +36,36 @@ from speedwell.controller.tables.entries import masked
 from speedwell.controller.tables.registry import OwnedTable, Step
 from speedwell.controller.topology.state import HostLocation
 
-NUMBER, COOKIE = 25, 0x5740 << 48
+NUMBER, DELIVERIES, COOKIE = 25, 27, 0x5740 << 48
 RACK_MAC = "03:53:70:64:00:02"
-"""Where packets go that the last switch delivers by their block."""
+"""Where packets go that the last switch delivers by their address."""
 DELIVER_LABEL = 0
 """IPv4 explicit null (RFC 3032, section 2.1): the next switch takes it off and looks at the address."""
 PODS = Priority.HOST + 1
-"""Blocks by pod, plus their length; so are those below."""
+"""Prefixes at edge switches, plus their length."""
 RACKS = PODS + 33
-ARRIVED = RACKS + 36
-"""What came to be delivered here and is none of this rack's: it must not be sent on its way again."""
-SERVERS = RACKS + 33
-
-_STEPS = ((SERVERS, Step.REACHED), (RACKS, Step.SENDING), (PODS, Step.ADMITTING))
+"""Prefixes at aggregation switches, plus their length."""
+_OWN: Node = ("own rack",)
 
 
 def _step_of(entry: FlowEntry) -> Step:
-    """What is reached is there first: racks before the aggregation, the aggregation before clients."""
-    return next((step for lowest, step in _STEPS if entry.priority >= lowest), Step.REACHED)
+    """What is reached is there first: deliveries before the aggregation, the aggregation before clients."""
+    return Step.SENDING if entry.priority >= RACKS else Step.ADMITTING
 
 
 def role_of(entry: FlowEntry) -> str:
-    """What an entry is for: `servers`, `racks` and `pods` by block, `sources`, or `fixed`."""
+    """What an entry is for: `servers`, `racks` and `pods` by prefix, `sources`, or `fixed`."""
     if entry.table == Table.SOURCES:
         return "sources"
-    if entry.table != NUMBER or "ipv4_dst" not in dict(entry.match) or entry.priority == PODS:
+    if entry.table == DELIVERIES:
+        return "servers"
+    if entry.table != NUMBER or entry.priority == PODS:
         return "fixed"
-    return next(role for lowest, role in ((SERVERS, "servers"), (RACKS, "racks"), (PODS, "pods"))
-                if entry.priority >= lowest)
+    return "racks" if entry.priority >= RACKS else "pods"
 
 
 TABLE = OwnedTable("metadata", NUMBER, COOKIE, step_of=_step_of,
-                   beside=frozenset({Table.SOURCES, Table.LABELS, Table.UNLABEL}))
+                   beside=frozenset({Table.SOURCES, Table.LABELS, Table.UNLABEL, DELIVERIES}))
 
 Way = Callable[[str, str], tuple[int, int] | None]
 """(first label, group) by which an edge switch sends to another; None if there is no way."""
@@ -86,15 +86,18 @@ class Steering:
     ports: Mapping[Link, int]
     """The live links between switches, with the port of the first one."""
     way: Way
+    also: Also = ()
 
     @cached_property
-    def racks(self) -> dict[str, tuple[Prefix, ...]]:
-        """The blocks of each switch with servers that own some."""
-        found: dict[str, list[Prefix]] = {}
-        for server, prefixes in self.blocks.items():
-            if prefixes and server in self.places:
-                found.setdefault(self.places[server].dpid, []).extend(prefixes)
-        return {rack: tuple(joined(prefixes)) for rack, prefixes in sorted(found.items())}
+    def spans(self) -> list[Span]:
+        return sorted((first, end, server) for server, prefixes in self.blocks.items()
+                      for first, end in runs(prefixes))
+
+    @cached_property
+    def racks(self) -> list[str]:
+        """The switches with servers that are asked."""
+        owners = {server for *_, server in self.spans} | {server for _, server, _ in self.also}
+        return sorted({self.places[server].dpid for server in owners if server in self.places})
 
     @cached_property
     def above(self) -> dict[str, frozenset[str]]:
@@ -117,8 +120,7 @@ class Steering:
                 switches |= pod[1]
             pods.append((racks, switches))
         return [Pod(tuple(sorted(racks)), frozenset(switches),
-                    frozenset.intersection(*(self.above[rack] for rack in racks)),
-                    tuple(joined(prefix for rack in racks for prefix in self.racks[rack])))
+                    frozenset.intersection(*(self.above[rack] for rack in racks)))
                 for racks, switches in pods]
 
     def entries(self, dpid: str) -> list[FlowEntry]:
@@ -126,13 +128,13 @@ class Steering:
         if not self.racks:
             return []
         found = [_entry(NUMBER, PODS, match(eth_type=ETH_IPV4, ipv4_dst=masked(SPACE)))]
-        for pod in self.pods:
-            if dpid in pod.switches and len(pod.racks) > 1:
-                found += self._down(dpid, pod)
-            elif dpid in self.edges:
-                found += self._up(dpid, pod)
+        pod = next((pod for pod in self.pods if dpid in pod.switches and len(pod.racks) > 1), None)
+        if pod is not None:
+            found += self._down(dpid, pod)
         if dpid in self.edges:
             found += self._sources(dpid)
+            if pod is None:
+                found += self._up(dpid)
         if dpid in self.racks:
             found += self._deliveries(dpid)
         return found
@@ -149,45 +151,51 @@ class Steering:
 
     def _deliveries(self, dpid: str) -> Iterator[FlowEntry]:
         yield _entry(Table.LABELS, PODS, match(eth_type=ETH_MPLS, mpls_label=DELIVER_LABEL), goto=Table.UNLABEL)
-        yield _entry(Table.UNLABEL, PODS, match(eth_type=ETH_MPLS, eth_dst=RACK_MAC), PopLabel(), goto=NUMBER)
-        yield _entry(NUMBER, ARRIVED, match(eth_type=ETH_IPV4, eth_dst=RACK_MAC))
-        for server, place in self._servers_at(dpid):
-            for prefix in self.blocks.get(server, ()):
-                yield _entry(NUMBER, SERVERS + prefix[1], _to(prefix), SetField("eth_dst", place.mac),
-                             Output(place.port_no))
+        yield _entry(Table.UNLABEL, PODS, match(eth_type=ETH_MPLS, eth_dst=RACK_MAC), PopLabel(), goto=DELIVERIES)
+        stops = {server: (server,) for server, _ in self._servers_at(dpid)}
+        for prefix, (server,) in towards(self.spans, stops, self.also).items():
+            place = self.places[server]
+            yield _entry(DELIVERIES, PODS + prefix[1], _to(prefix), SetField("eth_dst", place.mac),
+                         Output(place.port_no))
 
     def _down(self, dpid: str, pod: Pod) -> Iterator[FlowEntry]:
-        """At an aggregation switch: to each rack that it reaches."""
-        yield _entry(Table.LABELS, PODS, match(eth_type=ETH_MPLS, eth_dst=pod.mac), PopLabel(), goto=NUMBER)
-        yield _entry(NUMBER, RACKS, match(eth_type=ETH_IPV4, eth_dst=pod.mac))
-        for rack in pod.racks:
-            if (dpid, rack) in self.ports:
-                for prefix in self.racks[rack]:
-                    yield _entry(NUMBER, RACKS + prefix[1], _to(prefix), SetField("eth_dst", RACK_MAC),
-                                 PushLabel(DELIVER_LABEL), Output(self.ports[dpid, rack]))
+        """At an aggregation switch: to each rack, if it reaches it. Without the port a packet may go back where it
+        came from."""
+        yield _entry(Table.LABELS, PODS, match(eth_type=ETH_MPLS, eth_dst=pod.mac), PopLabel(),
+                     ForgetPort(), goto=NUMBER)
+        stops = {server: (place.dpid,) for server, place in self.places.items() if place.dpid in pod.racks}
+        for prefix, (rack,) in towards(self.spans, stops, self.also).items():
+            port = self.ports.get((dpid, rack))
+            actions = (SetField("eth_dst", RACK_MAC), PushLabel(DELIVER_LABEL), Output(port)) if port else ()
+            yield _entry(NUMBER, RACKS + prefix[1], _to(prefix), *actions)
 
-    def _up(self, dpid: str, pod: Pod) -> Iterator[FlowEntry]:
+    def _up(self, dpid: str) -> Iterator[FlowEntry]:
         """At a client's edge switch: to the pod where one rack's ways all go by switches that reach all of its
         racks, else to each rack by itself."""
-        anchor = next((rack for rack in pod.racks if len(pod.racks) > 1 and rack != dpid and self.way(dpid, rack)
-                       and self._entrances(dpid, rack) <= pod.reaching_all), None)
-        if anchor is not None:
-            yield from self._send(dpid, anchor, pod.mac, pod.prefixes)
-            return
-        for rack in pod.racks:
-            if rack != dpid:
-                yield from self._send(dpid, rack, RACK_MAC, self.racks[rack])
+        stop_of: dict[str, Node] = {}
+        for pod in self.pods:
+            anchor = next((rack for rack in pod.racks if len(pod.racks) > 1 and rack != dpid and self.way(dpid, rack)
+                           and self._entrances(dpid, rack) <= pod.reaching_all), None)
+            stop_of |= {rack: (rack, RACK_MAC) if anchor is None else (anchor, pod.mac) for rack in pod.racks}
+            if anchor is None and dpid in pod.racks:
+                stop_of[dpid] = _OWN
+        stops = {server: stop_of[place.dpid] for server, place in self.places.items() if place.dpid in stop_of}
+        own = {server: _OWN for server, _ in self._servers_at(dpid)}
+        for prefix, stop in from_clients(self.spans, stops, own).items():
+            yield self._send(dpid, prefix, stop)
+
+    def _send(self, dpid: str, prefix: Prefix, stop: Node) -> FlowEntry:
+        if stop == _OWN:
+            return _entry(NUMBER, PODS + prefix[1], _to(prefix), goto=DELIVERIES)
+        rack, mac = stop
+        way = self.way(dpid, rack)
+        actions: tuple[Action, ...] = (SetField("eth_dst", mac), LoadLabel(way[0]), ToGroup(way[1])) if way else ()
+        return _entry(NUMBER, PODS + prefix[1], _to(prefix), *actions)
 
     def _entrances(self, dpid: str, rack: str) -> frozenset[str]:
         """The switches by which packets of one come to the other: the shortest way leads by a common one."""
         common = frozenset(switch for switch in self.above[rack] if (dpid, switch) in self.ports)
         return common or self.above[rack]
-
-    def _send(self, dpid: str, rack: str, mac: str, prefixes: Iterable[Prefix]) -> Iterator[FlowEntry]:
-        way = self.way(dpid, rack)
-        actions: tuple[Action, ...] = (SetField("eth_dst", mac), LoadLabel(way[0]), ToGroup(way[1])) if way else ()
-        for prefix in prefixes:
-            yield _entry(NUMBER, PODS + prefix[1], _to(prefix), *actions)
 
     def _servers_at(self, dpid: str) -> Iterator[tuple[str, HostLocation]]:
         return ((server, place) for server, place in sorted(self.places.items()) if place.dpid == dpid)
@@ -201,7 +209,6 @@ class Pod:
     switches: frozenset[str]
     reaching_all: frozenset[str]
     """Those of the switches that have a live link to every rack."""
-    prefixes: tuple[Prefix, ...]
 
     @property
     def mac(self) -> str:

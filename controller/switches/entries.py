@@ -93,7 +93,13 @@ class CopyField:
     bits: int
 
 
-Action = Output | ToGroup | PushLabel | SetQueue | PopLabel | LoadLabel | PushLoaded | SetField | CopyField
+@dataclass(frozen=True, slots=True)
+class ForgetPort:
+    """Let a packet leave by the port by which it came, too (Nicira extension: `in_port` becomes 0)."""
+
+
+Action = (Output | ToGroup | PushLabel | SetQueue | PopLabel | LoadLabel | PushLoaded | SetField | CopyField
+          | ForgetPort)
 Match = tuple[tuple[str, Any], ...]
 FlowKey = tuple[int, int, Match]
 

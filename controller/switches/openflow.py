@@ -22,6 +22,7 @@ from speedwell.controller.switches.entries import (
     CopyField,
     FlowEntry,
     FlowKey,
+    ForgetPort,
     Group,
     LoadLabel,
     Meter,
@@ -176,6 +177,8 @@ def _decode_actions(actions: Iterable[Any]) -> tuple[Any, ...]:
             last = decoded[-1] if decoded else None
             if action.dst == "mpls_label" and isinstance(last, PushLoaded):
                 decoded[-1] = PushLoaded(action.value, (action.ofs_nbits & 63) + 1)
+            elif action.dst == "in_port_nxm" and not action.value:
+                decoded.append(ForgetPort())
             elif action.dst == "reg0":
                 decoded.append(LoadLabel(action.value))
             elif action.dst == "reg1" and isinstance(last, LoadLabel):

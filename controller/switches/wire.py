@@ -21,6 +21,7 @@ from speedwell.controller.switches.entries import (
     Bucket,
     CopyField,
     FlowEntry,
+    ForgetPort,
     Group,
     LoadLabel,
     Match,
@@ -54,6 +55,7 @@ _ETHERTYPE = struct.Struct("!HHHxx")
 _REG_LOAD = struct.Struct("!HHIHH4sQ")
 _GROUP_MOD = struct.Struct("!HBxI")
 _BUCKET = struct.Struct("!HHII4x")
+IN_PORT = struct.pack("!HBB", 0, 0, 2)
 LABEL_REGISTER, CLASS_REGISTER = struct.pack("!HBB", 1, 0 << 1, 4), struct.pack("!HBB", 1, 1 << 1, 4)
 """Headers of the registers 0 and 1 (nicira-ext.h)."""
 _REG_MOVE = struct.Struct("!HHIHHHH")
@@ -208,6 +210,8 @@ def _actions(actions: Iterable[Action]) -> Iterator[bytes]:
                 yield _reg_move(CLASS_REGISTER, _field_header("mpls_tc"), CLASS_BITS)
             case SetField(name, value):
                 yield _set_field(name, value)
+            case ForgetPort():
+                yield _reg_load(IN_PORT, 16, 0)
             case CopyField(source, destination, bits):
                 yield _reg_move(_field_header(source), _field_header(destination), bits)
 

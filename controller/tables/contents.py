@@ -10,6 +10,7 @@ from speedwell.controller.switches.entries import (
     PORT_IN_PORT,
     Action,
     CopyField,
+    ForgetPort,
     LoadLabel,
     Match,
     Output,
@@ -78,6 +79,8 @@ def action_text(action: Action | str) -> str:
             return f"pop label to {ethertype:#06x}"
         case SetQueue(queue):
             return f"set queue {queue}"
+        case ForgetPort():
+            return "forget the port"
         case SetField(field, value):
             return f"set {field} {value}"
         case CopyField(source, destination, _):

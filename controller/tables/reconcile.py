@@ -2,14 +2,16 @@
 
 What is reached is there before what leads to it: labels and deliveries first, then groups, then the entries that use
 the groups. A host counts as known at its port, so that its ARP is answered by the switch, only when everybody can
-answer it. What is no longer wanted goes last, entries before groups. Nobody is overwritten by a late delete, because
-deletes name exactly one entry.
+answer it. What is no longer wanted goes last, entries before groups. Within a step entries come from the highest
+priority down and go from the lowest up: a packet meets the entry of before or of afterwards, and none between them.
+Nobody is overwritten by a late delete, because deletes name exactly one entry.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from speedwell.controller.switches import openflow
@@ -52,6 +54,9 @@ def changes(installed: SwitchTables, desired: SwitchTables, registry: TableRegis
                 result.stale_flows.append(key)
         elif there is not entry and there != entry:
             of_step[registry.step_of(entry)].append(entry)
+    for entries in of_step.values():
+        entries.sort(key=attrgetter("priority"), reverse=True)
+    result.stale_flows.sort(key=_priority)
     for group_id in installed.groups.keys() | desired.groups.keys() if dirty is None else dirty.groups:
         former, group = installed.groups.get(group_id), desired.groups.get(group_id)
         if group is None:
@@ -65,6 +70,10 @@ def changes(installed: SwitchTables, desired: SwitchTables, registry: TableRegis
     result.new_groups.sort(key=_chained_later)
     result.stale_groups.sort(key=lambda group_id: not installed.groups[group_id].is_failover)
     return result
+
+
+def _priority(key: FlowKey) -> int:
+    return key[1]
 
 
 def _chained_later(group: Group) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 
 from speedwell.controller.policy.metadata.btree import Tree
 from speedwell.controller.policy.metadata.layout import Layout as Placed
+from speedwell.controller.policy.metadata.tables import switch_of
 from speedwell.evaluation.experiment import Choices, Experiment, Result
 from speedwell.evaluation.results.report import Measure
 from speedwell.sim import metadata_simulation as metadata
@@ -89,9 +90,12 @@ def tables(method: str, point: Point, seed: int) -> dict[str, float]:
         system, moved = after.system, after.moved
     made = metadata.smallest_tables(system) if method == SMALLEST and isinstance(system, Tree) \
         else metadata.tables_of(system)
+    entries: dict[str, int] = {}
+    for name, table in made.items():
+        entries[switch_of(name)] = entries.get(switch_of(name), 0) + len(table)
     sizes: dict[str, list[int]] = {"edge": [0], "aggregation": [0], "core": [0]}
-    for switch, table in made.items():
-        sizes[switch.rstrip("0123456789-")].append(len(table))
+    for switch, number in entries.items():
+        sizes[switch.rstrip("0123456789-")].append(number)
     loads: dict[str, int] = {}
     for block in system.blocks:
         loads[block.server] = loads.get(block.server, 0) + block.end - block.first

@@ -6,8 +6,7 @@ leaves behind goes straight to those with most room, near ones first, and stays 
 what lies astray amid its rack's ranges, else half of what the fullest server of its rack has. A pod or rack that has
 hardly any room left gives one large aligned block to where there is most: one entry for many.
 
-Two look-ups lead to a key. The edge switch of a client knows its own rack's blocks by server and all others by pod;
-the pod's aggregation switches know blocks by rack; the last edge switch delivers. Nothing is in the core.
+`tables` has the entries that lead there.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ from speedwell.controller.policy.metadata.blocks import (
     SPACE,
     Block,
     Node,
-    Table,
-    Tables,
     compressed,
     prefixes_between,
     size,
@@ -71,11 +68,16 @@ class Layout:
     space: tuple[int, int] = SPACE
 
     @cached_property
+    def spans(self) -> tuple[Range, ...]:
+        """The same as addresses."""
+        unit, base = size(self.space) // UNITS, self.space[0]
+        return tuple((base + first * unit, base + end * unit, server) for first, end, server in self.ranges)
+
+    @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """The same as CIDR blocks."""
-        unit, base = size(self.space) // UNITS, self.space[0]
-        return tuple(Block(*prefix, server) for first, end, server in self.ranges
-                     for prefix in prefixes_between(base + first * unit, base + end * unit))
+        return tuple(Block(*prefix, server) for first, end, server in self.spans
+                     for prefix in prefixes_between(first, end))
 
     @property
     def loads(self) -> dict[str, int]:
@@ -126,25 +128,6 @@ def leave(layout: Layout, server: str) -> Layout:
     known = {each: nodes for each, nodes in layout.above.items() if each != server}
     draft = _Draft(known, layout.above, layout.ranges)
     return Layout(known, draft.settled(), layout.space)
-
-
-def tables(layout: Layout, edges: Iterable[Nodes] = ()) -> Tables:
-    """The entries of every switch that has any: the fewest prefixes that lead as the layout says. `edges` are the
-    nodes above hosts that may ask; the racks of servers are among them anyway. Switches of a node share a table."""
-    base, unit = layout.space[0], size(layout.space) // UNITS
-    spans = [(base + first * unit, base + end * unit, server) for first, end, server in layout.ranges]
-
-    def table(stops: Mapping[str, Node]) -> Table:
-        return compressed(layout.space, ((first, end, stops.get(server)) for first, end, server in spans))
-
-    found: Tables = {}
-    for edge, *_ in {*edges, *layout.above.values()}:
-        stops = {server: (server,) if nodes[0] == edge else nodes[1] for server, nodes in layout.above.items()}
-        found |= dict.fromkeys(edge, table(stops))
-    for pod in {nodes[1] for nodes in layout.above.values() if len(nodes) > 1}:
-        stops = {server: nodes[0] for server, nodes in layout.above.items() if nodes[1] == pod}
-        found |= dict.fromkeys(pod, table(stops))
-    return found
 
 
 class _Draft:

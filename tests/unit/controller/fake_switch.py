@@ -23,6 +23,7 @@ from speedwell.controller.switches.entries import (
     CopyField,
     FlowEntry,
     FlowKey,
+    ForgetPort,
     Group,
     LoadLabel,
     Meter,
@@ -212,6 +213,8 @@ class FakeSwitch:
             if isinstance(action, (Output, ToGroup)):
                 for state in states:
                     yield from self._leave(action, state, in_port)
+            elif isinstance(action, ForgetPort):
+                in_port = 0
             else:
                 states = [_rewrite(action, state) for state in states]
         if entry.goto is not None:

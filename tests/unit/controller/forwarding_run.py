@@ -38,7 +38,8 @@ class Run:
     def paths(self) -> ExplicitPaths:
         return ExplicitPaths(self.planner)
 
-    def sync(self, between_steps: Callable[[], None] = lambda: None) -> None:
+    def sync(self, between_steps: Callable[[], None] = lambda: None,
+             between_messages: Callable[[], None] = lambda: None) -> None:
         """Bring all switches up to date, step by step."""
         self.planner.assign_labels()
         todo = {dpid: reconcile.changes(self.installed[dpid], self.planner.tables(dpid), self.planner.registry)
@@ -49,7 +50,9 @@ class Run:
                            (reconcile.closing_messages, reconcile.apply_closing)):
             for dpid, change in todo.items():
                 switch = self.network.switches[dpid]
-                switch.receive(make(switch.datapath, change))
+                for message in make(switch.datapath, change):
+                    switch.receive([message])
+                    between_messages()
                 note(self.installed[dpid], change)
                 between_steps()
         for dpid, switch in self.network.switches.items():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from random import Random
+
 import pytest
 
-from speedwell.controller.metadata.steering import NUMBER, TABLE, Steering
-from speedwell.controller.policy.metadata.blocks import nodes_above
-from speedwell.controller.policy.metadata.layout import lay_out
+from speedwell.controller.metadata.steering import NUMBER, TABLE, Steering, role_of
+from speedwell.controller.policy.metadata.blocks import halves, nodes_above, size
+from speedwell.controller.policy.metadata.layout import Layout, lay_out, leave
+from speedwell.controller.policy.metadata.tables import Also, switch_of, tables
 from speedwell.controller.policy.network.prefixes import Prefix
 from speedwell.controller.tables.entries import dotted
 from speedwell.topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
@@ -30,18 +34,24 @@ class Metadata:
         first = {fabric.edge_switch_of(host).name: host for host in reversed(fabric.hosts)}
         hosts = [network.hosts[name] for name in servers] if servers else list(first.values())
         self.servers = [host.name for host in hosts]
-        self.blocks: dict[str, list[Prefix]] = {host.ip: [] for host in hosts}
-        for block in lay_out(nodes_above(self.run.state.network, [host.ip for host in hosts])).blocks:
-            self.blocks[block.server].append(block.prefix)
+        self.also: Also = ()
+        self.lay_out(lay_out(nodes_above(self.run.state.network, [host.ip for host in hosts])))
         self.run.sync()
         self.run.planner.registry.declare(TABLE, lambda dpid: self.steering().entries(dpid))
         self.run.planner.fill_all()
         self.run.sync()
 
+    def lay_out(self, layout: Layout) -> None:
+        self.layout = layout
+        self.blocks: dict[str, list[Prefix]] = {server: [] for server in layout.above}
+        for block in layout.blocks:
+            self.blocks[block.server].append(block.prefix)
+
     def steering(self) -> Steering:
         state = self.run.state
-        return Steering(self.blocks, self.blocks, {ip: state.hosts[ip] for ip in self.blocks},
-                        frozenset(state.edge_switches()), state.switch_ports(), self.run.planner.default_route)
+        places = {ip: state.hosts[ip] for ip in (*self.blocks, *(server for _, server, _ in self.also))}
+        return Steering(self.blocks, self.blocks, places, frozenset(state.edge_switches()), state.switch_ports(),
+                        self.run.planner.default_route, self.also)
 
     def request(self, client: str, address: str) -> Packet:
         return self.run.network.tcp(client, client).with_fields(ipv4_dst=address, eth_dst=GATEWAY)
@@ -54,7 +64,7 @@ class Metadata:
                 ip = self.run.network.hosts[server].ip
                 if client == server or not self.run.connected(client, server):
                     continue
-                for first, length in self.blocks[ip][:2]:
+                for first, length in self.blocks.get(ip, [])[:2]:
                     address = first + (1 << 32 - length) - 1
                     arrivals = self.run.network.send(client, self.request(client, dotted(address)))
                     if {arrival.where for arrival in arrivals} != {ip}:
@@ -126,24 +136,64 @@ def test_an_address_of_a_key_is_a_senders_only_at_the_port_of_its_owner():
         assert {arrival.where for arrival in network.send(host, asked)} == {"nowhere"}
 
 
-def test_no_packet_meets_tables_that_disagree_while_a_block_goes_to_another_pod():
-    metadata = Metadata(FABRICS[0])
-    network = metadata.run.network
-    source, target = (network.hosts[name].ip for name in ("p0r0h0", "p1r1h0"))
-    first, length = metadata.blocks[source][0]
-    block = first, length + 1
-    wheres: set[str] = set()
+def test_no_packet_meets_tables_that_disagree_while_blocks_change_hands():
+    fabric = FABRICS[1]
+    metadata = Metadata(fabric, ["p0r0h0", "p0r1h0", "p1r0h0", "p1r1h0"])
+    network, rng = metadata.run.network, Random(1)
+    servers = [network.hosts[name].ip for name in (*metadata.servers, "p0r2h0", "p1r2h0")]
+    seen: set[str] = set()
+    for _ in range(4):
+        before = {block: server for server, blocks in metadata.blocks.items() for block in blocks}
+        moves = []
+        for block in rng.sample(sorted(before), len(before) // 2):
+            inner = rng.choice(halves(block)) if block[1] < 16 else block
+            moves.append((inner, before[block], rng.choice(servers)))
+        after = {server: sorted(blocks) for server, blocks in metadata.blocks.items()}
+        for inner, source, target in moves:
+            outer = next(block for block in after[source] if block[0] <= inner[0] < block[0] + size(block))
+            after[source].remove(outer)
+            after[source] += [half for half in halves(outer) if half != inner] if outer != inner else []
+            after.setdefault(target, []).append(inner)
+        addresses = [first + at for first, length in before for at in (0, size((first, length)) - 1)]
+        asked = rng.sample(addresses, 3)
+        ends = {address: {_owner(metadata.blocks, address), _owner(after, address)} for address in asked}
 
-    def look() -> None:
-        for client in ("p0r0h1", "p0r1h1", "p1r0h1", "p1r1h1"):
-            request = metadata.request(client, dotted(block[0]))
-            wheres.update(arrival.where for arrival in network.send(client, request))
+        def look(ends: dict[int, set[str]] = ends) -> None:
+            client = rng.choice(sorted(network.hosts))
+            for address, right in ends.items():
+                if network.hosts[client].ip not in right:
+                    request = metadata.request(client, dotted(address))
+                    wheres = {arrival.where for arrival in network.send(client, request)}
+                    assert wheres <= right, (client, dotted(address))
+                    seen.update(wheres)
 
-    metadata.blocks = {**metadata.blocks, source: [(first + (1 << 31 - length), length + 1)],
-                       target: [*metadata.blocks[target], block]}
-    metadata.run.sync(between_steps=look)
-    assert wheres == {source, target}
-    assert metadata.missed() == []
+        moves = [move for move in moves if move[1] != move[2]]
+        for blocks, also in ((metadata.blocks, [(block, new, old) for block, old, new in moves]), (after, moves),
+                             (after, [])):
+            metadata.blocks, metadata.also = blocks, also
+            metadata.run.sync(between_messages=look)
+        assert metadata.missed() == []
+    assert len(seen) > 3
+
+
+def _owner(blocks: dict[str, list[Prefix]], address: int) -> str:
+    return next(server for server, prefixes in blocks.items()
+                if any(first <= address < first + size((first, length)) for first, length in prefixes))
+
+
+@pytest.mark.parametrize("fabric", FABRICS, ids=lambda fabric: f"{fabric.name}-{len(fabric.switches)}")
+def test_switches_have_as_many_entries_by_prefix_as_the_experiments_count(fabric):
+    metadata = Metadata(fabric, [host.name for host in fabric.hosts])
+    state = metadata.run.state
+    for server in sorted(metadata.blocks)[::3]:
+        if len(metadata.layout.above) > 1:
+            metadata.lay_out(leave(metadata.layout, server))
+    counted = Counter[str]()
+    for name, table in tables(metadata.layout, nodes_above(state.network, state.hosts).values()).items():
+        counted[switch_of(name)] += len(table)
+    steering = metadata.steering()
+    assert counted == Counter({dpid: number for dpid in state.switches if (number := sum(
+        role_of(entry) in ("servers", "racks", "pods") for entry in steering.entries(dpid)))})
 
 
 def test_without_blocks_there_are_no_entries():

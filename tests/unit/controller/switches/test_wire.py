@@ -18,6 +18,7 @@ from speedwell.controller.switches.entries import (
     Bucket,
     CopyField,
     FlowEntry,
+    ForgetPort,
     Group,
     LoadLabel,
     Output,
@@ -57,7 +58,8 @@ COPIES = [CopyField("eth_src", "eth_dst", 48), CopyField("arp_sha", "arp_tha", 4
 ACTIONS = st.lists(st.one_of(
     st.builds(Output, st.one_of(numbers(16), st.just(PORT_CONTROLLER))), st.builds(ToGroup, numbers(32)),
     st.builds(PushLabel, numbers(20), numbers(3)), st.builds(SetQueue, numbers(32)), st.just(PopLabel()),
-    st.sampled_from(COPIES), st.builds(PopLabel, numbers(16)), st.builds(LoadLabel, numbers(20), numbers(3)),
+    st.sampled_from([*COPIES, ForgetPort()]), st.builds(PopLabel, numbers(16)),
+    st.builds(LoadLabel, numbers(20), numbers(3)),
     st.builds(PushLoaded, numbers(4), st.integers(4, 8)), st.just(PushLoaded()),
     st.sampled_from(sorted(VALUES)).flatmap(lambda name: st.builds(SetField, st.just(name), VALUES[name]))),
     max_size=5)
@@ -101,6 +103,8 @@ def ryu_actions(actions: Iterable[Any]) -> list[Any]:
                 encoded.append(parser.OFPActionSetField(**{name: value}))
             case CopyField(source, destination, bits):
                 encoded.append(parser.NXActionRegMove(source, destination, bits))
+            case ForgetPort():
+                encoded.append(parser.NXActionRegLoad(15, "in_port_nxm", 0))
     return encoded
 
 

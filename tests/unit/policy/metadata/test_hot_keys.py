@@ -7,7 +7,8 @@ import pytest
 from speedwell.controller.policy.errors import InvalidCounts
 from speedwell.controller.policy.metadata.blocks import owner, walk
 from speedwell.controller.policy.metadata.hot_keys import spread
-from speedwell.controller.policy.metadata.layout import Layout, lay_out, tables
+from speedwell.controller.policy.metadata.layout import Layout, lay_out
+from speedwell.controller.policy.metadata.tables import tables
 from speedwell.fs.metadata_store.addresses import address_of
 
 
