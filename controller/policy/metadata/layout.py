@@ -47,7 +47,7 @@ _SHED = 16
 """A server that is too busy gives away up to so many times what it has too much, if that makes a round boundary."""
 _POD_SPARE, _RACK_SPARE = 0.0075, 0.0
 """Of the mean: a pod or rack whose servers have less room each gives a block away. Spread evenly they have 0.03."""
-_BLOCK, _BLOCKS = 0.5, 4
+_BLOCK, _BLOCKS = 0.25, 4
 """Of the mean: no block is given away where less is wanted; and the most blocks of one place in one change."""
 _MANY = 128
 """With fewer servers tables are small anyway and a block is a large part of the keys: none is given away."""
