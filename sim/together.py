@@ -12,11 +12,14 @@ last ends no sooner than at one rate. A message waits in the queue of every link
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Hashable, Sequence
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -87,34 +90,87 @@ class Messages:
 
 @dataclass
 class Outcome:
-    """What became of a run: by kind, when each was asked for and how long it took, in seconds; and the mean use of
-    links between switches."""
+    """What became of a run: by kind, when each was asked for and how long it took, in seconds; what each client's
+    transfers had to carry, in bits, and how long they took together; the mean use of links between switches; and how
+    many calls each system's policy had, and the processor time that they took, in seconds, from the warm-up until
+    nothing more comes."""
 
     seconds: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    bits: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    waited: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     link_use: float = 0.0
+    decided: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    decisions: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def fairness(self) -> float:
+        """Jain's index of the rates that clients have had: 1 if all had the same, 1/n if one of n had all."""
+        rates = np.array([self.bits[client] / seconds for client, seconds in self.waited.items()])
+        return float(rates.sum() ** 2 / (len(rates) * (rates ** 2).sum())) if len(rates) else math.nan
+
+
+class Timed:
+    """A policy whose calls are counted, and their processor time."""
+
+    def __init__(self, policy: object) -> None:
+        self.__dict__.update(_policy=policy, seconds=0.0, calls=0)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._policy, name)
+        return self.timed(found) if callable(found) else found
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._policy, name, value)
+
+    def timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The same call, which counts as one of the policy's."""
+        def timed(*arguments: Any) -> Any:
+            began = time.thread_time()
+            try:
+                return call(*arguments)
+            finally:
+                self.__dict__["seconds"] += time.thread_time() - began
+                self.__dict__["calls"] += 1
+        return timed
 
 
 class TogetherSimulation(CoflowSimulation):
     """One run. Deterministic: the same arguments give the same times."""
 
     def __init__(self, fabric: Fabric, systems: Systems, seed: int, messages: Messages = Messages(),  # noqa: B008
-                 poll_seconds: float = 1.0, slice_seconds: float = 0.01) -> None:
+                 poll_seconds: float = 1.0, slice_seconds: float = 0.01, warm_up_seconds: float = 0.0) -> None:
         network = network_of(fabric)
         coflows = systems.coflows or "fair"
-        super().__init__(network, POLICIES.make(Kind.COFLOW, coflows, network, 0),
+        self.outcome, self._timed = Outcome(), dict[str, Timed]()
+
+        def timed(system: str, policy: object) -> Any:
+            """What is off decides nothing that the controller would have to."""
+            if not getattr(systems, system):
+                return policy
+            self._timed[system] = Timed(policy)
+            return self._timed[system]
+
+        super().__init__(network, timed("coflows", POLICIES.make(Kind.COFLOW, coflows, network, 0)),
                          Enforcement(sliced=bool(systems.coflows)))
+        self._warm_up_seconds = warm_up_seconds
         self._fabric, self._systems, self._messages = fabric, systems, messages
         self._random = Random(f"messages {seed}")
         choice = Random(f"policies {seed}")
-        self._selector = Selector(network, systems.reads or "nearest", "mayflower" if systems.reads else "ecmp",
-                                  choice)
-        self._placement: PlacementPolicy = POLICIES.make(
-            Kind.PLACEMENT, systems.placements or "rack-aware", network, choice, MeasuredBy.SWITCHES)
+        self._selector: Selector = timed("reads", Selector(
+            network, systems.reads or "nearest", "mayflower" if systems.reads else "ecmp", choice))
+        self._placement: PlacementPolicy = timed("placements", POLICIES.make(
+            Kind.PLACEMENT, systems.placements or "rack-aware", network, choice, MeasuredBy.SWITCHES))
         self._turns: TimeslicePolicy | None = None
+        self._contended = contended
         if systems.turns:
-            self._turns = POLICIES.make(Kind.TIMESLICES, systems.turns, network, slice_seconds)
+            turns = POLICIES.make(Kind.TIMESLICES, systems.turns, network, slice_seconds)
+            self._turns = timed("turns", turns)
+            self._contended = self._timed["turns"].timed(contended)
         self._candidates = tuple(Candidate(host.name, host.rack, host.pod or "") for host in fabric.hosts)
         self._hosts = [host.name for host in fabric.hosts]
+        self._pods = {host.name: host.pod for host in fabric.hosts}
+        self._flows: Counter[bool] = Counter()
+        """By whether they stay in a pod."""
         self._poll_seconds = poll_seconds
         self._paths: dict[Hashable, Path] = {}
         self._sizes: dict[Hashable, float] = {}
@@ -129,9 +185,13 @@ class TogetherSimulation(CoflowSimulation):
         self._free_at = [0.0] * (messages.stores if systems.metadata else 1)
         self._until, self._ranked_at = 0.0, 0.0
         self._number = 0
-        self.outcome = Outcome()
         links = [link for link in network.links if not (network.is_host(link[0]) or network.is_host(link[1]))]
         self._between = [network.link_index(link) for link in links]
+
+    @property
+    def between_pods(self) -> float:
+        """The part of all flows so far that went from one pod to another."""
+        return self._flows[False] / max(self._flows.total(), 1)
 
     def play(self, transfers: Sequence[Transfer], until: float, most_running: int = 400) -> Outcome:
         """Let transfers come until all that came before `until` have ended. Raises Overloaded."""
@@ -141,6 +201,8 @@ class TogetherSimulation(CoflowSimulation):
             self._at(transfer.arrival, lambda transfer=transfer: self._ask(transfer))   # type: ignore[misc]
         self._at(self._poll_seconds, self._poll)
         self._at(self._messages.every, self._message)
+        for at, sign in ((self._warm_up_seconds, -1), (until, 1)):       # by then compiled kernels are loaded
+            self._at(at, lambda sign=sign: self._count_decisions(sign))     # type: ignore[misc]
         while self.now < until or self._asked:
             self._step()
             if len(self._owner) > most_running:
@@ -149,6 +211,11 @@ class TogetherSimulation(CoflowSimulation):
         carried = self._carried[self._between] / self._capacities[self._between] / self.now
         self.outcome.link_use = float(carried.mean())
         return self.outcome
+
+    def _count_decisions(self, sign: int) -> None:
+        for system, policy in self._timed.items():
+            self.outcome.decided[system] += sign * policy.seconds
+            self.outcome.decisions[system] += sign * policy.calls
 
     # --- transfers ---
 
@@ -160,6 +227,7 @@ class TogetherSimulation(CoflowSimulation):
         for number, (path, size_bits) in enumerate(ways):
             flow_id = f"{name}.{number}"
             self._paths[flow_id], self._sizes[flow_id] = path, size_bits
+            self._flows[self._pods[path.nodes[0]] == self._pods[path.nodes[-1]]] += 1
             flows.append(CoflowFlow(flow_id, path.nodes[0], path.nodes[-1], size_bits / BITS_PER_BYTE))
         if not flows:
             return
@@ -212,6 +280,9 @@ class TogetherSimulation(CoflowSimulation):
             self._placement.transfer_ended(coflow_id)
             if transfer.arrival < self._until:
                 self.outcome.seconds[transfer.kind].append((transfer.arrival, self.now - transfer.arrival))
+                client = transfer.reads[0].client if transfer.reads else transfer.writer
+                self.outcome.bits[client] += transfer.size_bits or sum(read.size_bits for read in transfer.reads)
+                self.outcome.waited[client] += self.now - transfer.arrival
 
     def _enforce(self, schedule: Schedule) -> None:
         super()._enforce(schedule)
@@ -289,7 +360,7 @@ class TogetherSimulation(CoflowSimulation):
                 if turns.paths.of(pair) != self._paths[flow_id].links:
                     turns.paths.pin(pair, self._paths[flow_id])
         self._contended_at |= {pair: self.now for pair, is_contended in
-                               contended(turns.paths, self._network, pairs).items() if is_contended}
+                               self._contended(turns.paths, self._network, pairs).items() if is_contended}
         wanted: defaultdict[str, set[str]] = defaultdict(set)
         for pair in list(self._contended_at):
             if self.now - self._contended_at[pair] >= CALM_SECONDS:
@@ -330,11 +401,11 @@ class TogetherSimulation(CoflowSimulation):
         if self.now < self._until:
             self._at(self.now + messages.every, self._message)
 
-    @property
+    @cached_property
     def _slowest(self) -> float:
         return float(self._capacities.min())
 
-    @property
+    @cached_property
     def _stores(self) -> list[str]:
         """The first host of each rack before the second ones."""
         places = sorted(self._fabric.hosts, key=lambda host: (host.name.rpartition("h")[2], host.name))

@@ -26,6 +26,8 @@ KINDS = ("read", "write", "metadata", "short")
 ALL, NOTHING = "all five", "nothing"
 FANNED = 4
 WARM_UP = 0.1
+MOST_RUNNING = 25
+"""Flows a host at once; more is an overload."""
 CHOSEN = {
     "fabric": "three-tier, 2 pods of 2 racks of 4 hosts at 1 Gbit/s, 2:1 above racks and 2:1 above pods",
     "reads": "files of 64 MiB by Zipf's law, and a quarter as many requests that fetch 16 MiB of each of four files "
@@ -66,6 +68,14 @@ class Point:
     name: str = "16 hosts"
     rate: float = 0.25
     seconds: float = 30.0
+    pods: int = 2
+    racks: int = 2
+    hosts: int = 4
+
+
+SCALE = (Point(seconds=10.0), Point("one pod of 128 hosts", 0.25, 5.0, 1, 8, 16),
+         Point("128 hosts in 8 pods", 0.25, 5.0, 8, 4, 4), Point("1,024 hosts in 8 pods", 0.25, 3.0, 8, 8, 16),
+         Point("4,096 hosts in 16 pods", 0.25, 1.0, 16, 16, 16))
 
 
 @dataclass(frozen=True)
@@ -78,12 +88,13 @@ class Task:
 
     def parameters(self) -> dict[str, Any]:
         """As plain JSON values."""
-        return {"point": self.point.name, "x": self.point.rate, "workload": asdict(self.point),
+        point = self.point
+        return {"point": point.name, "x": point.pods * point.racks * point.hosts, "workload": asdict(self.point),
                 "method": {"name": self.method.name, "on": list(self.method.on)}, "seed": self.seed}
 
 
 def _task(point: Point, method: Subset, seed: int, choices: Choices) -> Task:
-    return Task(replace(point, seconds=10.0) if choices.quick else point, method, seed)
+    return Task(replace(point, seconds=min(point.seconds, 10.0)) if choices.quick else point, method, seed)
 
 
 def load(fabric: Fabric, point: Point, seed: int) -> list[Transfer]:
@@ -115,22 +126,30 @@ def load(fabric: Fabric, point: Point, seed: int) -> list[Transfer]:
     return sorted(found, key=lambda each: each.arrival)
 
 
-def fabric() -> Fabric:
-    return three_tier(pods=2, racks_per_pod=2, hosts_per_rack=4, host_bps=1e9,
+def fabric(point: Point = Point()) -> Fabric:  # noqa: B008
+    return three_tier(pods=point.pods, racks_per_pod=point.racks, hosts_per_rack=point.hosts, host_bps=1e9,
                       oversubscription={"edge": 2.0, "aggregation": 2.0})
 
 
 def run_task(task: Task) -> Result:
-    """One run as a JSON object: mean, 95th and 99th percentile of each kind in milliseconds, the use of links."""
-    built, point = fabric(), task.point
-    simulation = TogetherSimulation(built, task.method.systems, task.seed, Messages())
+    """One run as a JSON object: mean, 95th and 99th percentile of each kind in milliseconds, the use of links,
+    fairness between clients, and what each system's decisions cost: percent of a processor, and microseconds a call.
+    The cost alone differs from run to run."""
+    point, warm_up = task.point, WARM_UP * task.point.seconds
+    built = fabric(point)
+    simulation = TogetherSimulation(built, task.method.systems, task.seed, Messages(), warm_up_seconds=warm_up)
     try:
-        outcome = simulation.play(load(built, point, task.seed), point.seconds)
+        outcome = simulation.play(load(built, point, task.seed), point.seconds, MOST_RUNNING * len(built.hosts))
     except Overloaded as error:
         return {"task": task.parameters(), "overloaded": str(error)}
-    found: dict[str, float] = {"link_use": outcome.link_use}
+    percent = {name: 100 * outcome.decided[name] / (point.seconds - warm_up) for name in NAMES[:-1]}
+    found: dict[str, float] = {"link_use": outcome.link_use, "between_pods": simulation.between_pods,
+                               "fairness": outcome.fairness,
+                               "cpu": sum(percent.values()), **{f"cpu_{name}": of for name, of in percent.items()},
+                               **{f"us_{name}": 1e6 * outcome.decided[name] / max(outcome.decisions[name], 1)
+                                  for name in percent}}
     for kind in (*KINDS, "background"):
-        ms = [1e3 * seconds for arrival, seconds in outcome.seconds[kind] if arrival >= WARM_UP * point.seconds]
+        ms = [1e3 * seconds for arrival, seconds in outcome.seconds[kind] if arrival >= warm_up]
         found |= {f"{kind}_mean": float(np.mean(ms)), f"{kind}_p95": float(np.percentile(ms, 95)),
                   f"{kind}_p99": float(np.percentile(ms, 99))}
     return {"task": task.parameters(), **found}
@@ -202,9 +221,22 @@ EXPERIMENTS = {
         measures=(*(Measure(f"{kind}_{which}", f"{kind}, {label}, ms") for kind in KINDS
                     for which, label in (("mean", "mean"), ("p95", "95th percentile"), ("p99", "99th percentile"))),
                   Measure("background_mean", "background, mean, ms"),
-                  Measure("link_use", "use of links between switches")),
+                  Measure("link_use", "use of links between switches"),
+                  Measure("fairness", "fairness between clients (Jain's index of their rates)"),
+                  Measure("cpu", "processor for decisions, %")),
         claims=("no subset better than all five by more than 3 % in a mean",
                 "at least 30 % below nothing in reads and writes", "below each single system in two of four kinds"),
         claims_of="Goals",
         beside=effects, palette=tuple(each.name for each in SUBSETS), minutes=6, quick_minutes=0.6),
+    "together-scale": Experiment(
+        title="What the decisions of all five cost, by hosts", x_label="hosts", base=ALL, bounds={}, lines=True,
+        methods=SUBSETS[:1], points=SCALE, quick_points=(0, 1), runs=3, quick_runs=1, task=_task, run=run_task,
+        chosen=CHOSEN | {"fabric": "three-tier at 1 Gbit/s, 2:1 above racks and 2:1 above pods, from empty",
+                         "metadata": "1,600 requests a second of the whole fabric"},
+        measures=(Measure("cpu", "processor for decisions, %"),
+                  *(Measure(f"cpu_{name}", f"for {name}, %") for name in NAMES[:-1]),
+                  *(Measure(f"us_{name}", f"a call for {name}, us") for name in NAMES[:-1]),
+                  Measure("between_pods", "flows between pods, part")),
+        claims=("at 4,096 hosts one controller keeps up with this load",), claims_of="Goal", palette=(ALL,),
+        minutes=8, quick_minutes=0.2),
 }

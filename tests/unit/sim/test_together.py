@@ -22,7 +22,7 @@ from speedwell.evaluation.papers.together import (
     run_task,
 )
 from speedwell.sim.errors import Overloaded
-from speedwell.sim.together import Messages, Systems, TogetherSimulation, Transfer
+from speedwell.sim.together import Messages, Outcome, Systems, TogetherSimulation, Transfer
 
 OFF = Systems("", "", "", "", "")
 POINT = Point(seconds=3.0)
@@ -55,8 +55,31 @@ def test_all_that_is_asked_for_ends_and_no_link_carries_more_than_it_can(systems
 
 
 def test_the_same_run_gives_the_same_times_and_another_seed_others() -> None:
-    runs = [run_task(Task(POINT, SUBSETS[0], seed)) for seed in (1, 1, 2)]
+    runs = [{name: value for name, value in run_task(Task(POINT, SUBSETS[0], seed)).items()
+             if not name.startswith(("cpu", "us_"))} for seed in (1, 1, 2)]
     assert runs[0] == runs[1] != runs[2]
+
+
+def test_only_systems_that_are_on_cost_anything_and_a_call_costs_more_where_hosts_are_more() -> None:
+    def run(on: tuple[str, ...], point: Point = POINT) -> dict[str, float]:
+        return run_task(Task(point, next(each for each in SUBSETS if each.on == on), 1))
+
+    for on in ((), ("reads",), ("placements", "turns"), NAMES):
+        found = run(on)
+        assert {name for name in NAMES[:-1] if found[f"cpu_{name}"] > 0} == {*on} - {"metadata"}
+        assert found["cpu"] == pytest.approx(sum(found[f"cpu_{name}"] for name in NAMES[:-1]))
+    small, large = (run(NAMES, replace(POINT, pods=pods, racks=4)) for pods in (1, 4))
+    assert large["us_placements"] > small["us_placements"]
+    assert small["between_pods"] == 0 < large["between_pods"] < 1
+
+
+def test_fairness_is_jains_index_of_the_rates_of_clients() -> None:
+    outcome = Outcome()
+    for client, bits, seconds in (("a", 10.0, 1.0), ("b", 20.0, 2.0), ("c", 30.0, 3.0)):
+        outcome.bits[client], outcome.waited[client] = bits, seconds
+    assert outcome.fairness == pytest.approx(1)
+    outcome.waited.update(a=1e9, b=1e9)
+    assert outcome.fairness == pytest.approx(1 / 3)
 
 
 def test_reads_of_one_replica_alone_in_the_network_take_the_time_of_their_bytes() -> None:
