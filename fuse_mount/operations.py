@@ -16,7 +16,6 @@ from speedwell.fs.client import Changes
 from speedwell.fs.errors import AlreadyExists, IsADirectory, NoSuchFile, NotADirectory, ProgramRuns, SpeedwellError
 from speedwell.fs.limits import LEAST_ADVISED_BYTES, require_possible_length
 from speedwell.fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, Attributes
-from speedwell.fuse_mount.extended_attribute_operations import ExtendedAttributeOperations
 from speedwell.fuse_mount.lock_operations import LockOperations
 from speedwell.fuse_mount.open_file import Handle, OpenFile
 from speedwell.fuse_mount.shared import Status
@@ -34,7 +33,7 @@ CREATE_ATTEMPTS = 16
 OWNERS = stat.S_IRUSR | stat.S_IWUSR
 
 
-class SpeedwellOperations(LockOperations, ExtendedAttributeOperations):
+class SpeedwellOperations(LockOperations):
     """One mounted filesystem; its methods return what libfuse's `struct fuse_lowlevel_ops` answers."""
 
     @property
@@ -71,7 +70,7 @@ class SpeedwellOperations(LockOperations, ExtendedAttributeOperations):
                 continue
             status = self._found(path, attributes)
             self._nodes.reads(attributes.inode, attributes.file_id)     # of a new file the kernel has no pages
-            self._open_to_write(attributes, info)
+            self._opened(attributes, info)
             self._files.handle(info.fh).made_file = True
             return status
         self._metadata.forget_all()
@@ -86,7 +85,7 @@ class SpeedwellOperations(LockOperations, ExtendedAttributeOperations):
             raise self._stale("the name is not free any more")
         emptied = self._truncate_to_zero(found.inode) if info.flags & os.O_TRUNC else found
         status = self._found(path, emptied)
-        self._open_to_write(emptied, info)
+        self._opened(emptied, info)
         return status
 
     def open(self, inode: int, info: Any) -> None:
@@ -95,11 +94,9 @@ class SpeedwellOperations(LockOperations, ExtendedAttributeOperations):
             if info.flags & os.O_ACCMODE == os.O_RDONLY and self._files.is_executed(inode):
                 # What is opened for writing the kernel checks before it asks here, what is only emptied afterwards.
                 raise ProgramRuns(f"inode {inode} is a running program")
-            self._open_to_write(self._truncate_to_zero(inode), info)
-        elif info.flags & os.O_ACCMODE != os.O_RDONLY:
-            self._open_to_write(self._newest(inode), info)
+            self._opened(self._truncate_to_zero(inode), info)
         else:
-            self._open_to_read(self._newest(inode), info)
+            self._opened(self._newest(inode), info)
 
     def _newest(self, inode: int) -> Attributes:
         """What the nameserver says now. Staged changes of a version that another mount has replaced are
@@ -133,29 +130,23 @@ class SpeedwellOperations(LockOperations, ExtendedAttributeOperations):
         node.place = None
         raise self._stale("the name leads elsewhere")
 
-    def _open_to_read(self, attributes: Attributes, info: Any) -> None:
-        info.fh = self._files.add(attributes, reader=self._client.open_read(
-            paths.of_inode(attributes.inode), attributes))
+    def _opened(self, attributes: Attributes, info: Any) -> None:
+        append, mode = bool(info.flags & os.O_APPEND), info.flags & os.O_ACCMODE
+        writes = mode != os.O_RDONLY or bool(info.flags & (os.O_TRUNC | os.O_CREAT))
+        reader = None if writes else self._client.open_read(paths.of_inode(attributes.inode), attributes)
+        info.fh = self._files.add(attributes, writable=writes, append=append and writes, reader=reader)
         handle = self._files.handle(info.fh)
-        handle.executes = bool(info.flags & FMODE_EXEC)
-        if not self._locks_used:
-            info.noflush = 1  # nothing was written that a close could report on, no lock to give up
-        if self._client.strong:
-            info.direct_io = 1  # the kernel's pages, and the size it knows, may be older than the last append
-        else:
-            self._use_pages(handle.file, attributes, info)
-        self._catch_up(attributes, handle)
-
-    def _open_to_write(self, attributes: Attributes, info: Any) -> None:
-        self._note_mode(attributes)
-        append = bool(info.flags & os.O_APPEND)
-        info.fh = self._files.add(attributes, writable=True, append=append)
-        handle = self._files.handle(info.fh)
+        handle.executes = not writes and bool(info.flags & FMODE_EXEC)
         handle.synchronous = bool(info.flags & os.O_DSYNC)     # O_SYNC has that bit too
-        if append or (info.flags & os.O_ACCMODE == os.O_WRONLY and not handle.file.size):
-            # The kernel would put the bytes of an append into pages at the offset it believes in, which is wrong
-            # as soon as another mount appends too. A file that is only written costs a copy less this way. All
-            # others need pages, without which nothing can be mapped.
+        if writes:
+            self._note_mode(attributes)
+        elif not self._locks_used:
+            info.noflush = 1  # nothing was written that a close could report on, no lock to give up
+        # For a strong reader the kernel's pages, and the size it knows, may be older than the last append. The bytes
+        # of an append it would put into pages at the offset it believes in, which is wrong as soon as another mount
+        # appends too. A file that is only written costs a copy less this way. All others need pages, without which
+        # nothing can be mapped.
+        if (append or (mode == os.O_WRONLY and not handle.file.size)) if writes else self._client.strong:
             info.direct_io = 1
         else:
             self._use_pages(handle.file, attributes, info)
