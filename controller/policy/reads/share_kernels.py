@@ -299,6 +299,8 @@ def flows_with_room(flows: Records, links: Records, members: Integers, ascending
     for link in left_links:
         if link < 0:
             break
+        if spare(links, bandwidths, link) == 0.0:
+            continue
         first = links[link].first
         for index in range(links[link].count):
             f = members[first + index]
