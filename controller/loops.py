@@ -19,9 +19,9 @@ MEMORY_SECONDS = 60.0
 """How long a failure is told."""
 FAILURES = (Exception, eventlet.Timeout)
 
-TURN_ITEMS = 256
+TURN_ITEMS = 100
 """How many things are done before others have their turn: each takes some ten microseconds."""
-TURN_SECONDS = 0.005
+TURN_SECONDS = 0.002
 """How long things are done before others have their turn, where each takes who knows how long."""
 
 T = TypeVar("T")
