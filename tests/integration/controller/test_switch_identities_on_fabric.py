@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -25,6 +27,7 @@ pytestmark = pytest.mark.root
 
 MACHINE, OPENFLOW_PORT = "10.255.0.1", 6653
 PATIENCE_SECONDS = 40.0
+DOCS = Path(__file__).parents[3] / "docs/tls.md"
 
 
 class Site:
@@ -68,8 +71,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     directory = tmp_path_factory.mktemp("switches")
     fabric = spine_leaf(leaves=2, spines=1, hosts_per_leaf=1, host_bps=40e6, oversubscription=1.0)
     authority = Authority.make(directory / "identity")
-    authority.ensure([("controller", CONTROLLER), ("laptop", MOUNT), ("dataserver", DATASERVER),
-                      ("operator", OPERATOR),
+    authority.ensure([("controller", CONTROLLER), ("stolen", CONTROLLER), ("laptop", MOUNT),
+                      ("dataserver", DATASERVER), ("operator", OPERATOR),
                       *((switch.dpid_hex, SWITCH) for switch in fabric.switches)], MACHINE)
     controller = Processes(directory / "controller")
     with Emulation(fabric, directory=directory / "switches", controller=(MACHINE, OPENFLOW_PORT),
@@ -126,14 +129,16 @@ IMPOSTORS = ("dataserver", "laptop", "operator", "another-switch", "controller")
 
 
 def shown(site: Site, name: str, *, server: bool = False) -> ssl.SSLContext:
-    """Of somebody who takes every switch, and has the certificate of `name`; the true controller's is to-switches."""
+    """Of somebody who takes every switch, and has the certificate of `name`; the true controller's is to-switches,
+    and `stolen` another's."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(site.authority.directory / files.AUTHORITY)
     place = site.authority.directory / {"another-switch": site.fabric.switches[-1].dpid_hex}.get(name, name)
-    context.load_cert_chain(place / files.CERTIFICATE if name != "to-switches"
-                            else site.authority.directory / "controller" / files.TO_SWITCHES)
+    to_switches = {"to-switches": "controller", "stolen": "stolen"}.get(name)
+    context.load_cert_chain(place / files.CERTIFICATE if to_switches is None
+                            else site.authority.directory / to_switches / files.TO_SWITCHES)
     return context
 
 
@@ -198,4 +203,61 @@ def test_a_revoked_switch_is_let_go_and_comes_back_with_a_new_certificate(site: 
         site.authority.revoke(spine.dpid_hex)
     site.authority.issue(spine.dpid_hex, SWITCH)        # into the files that the switch uses
     site.wait_admitted(spine, before)
+    wait_until(site.ping, PATIENCE_SECONDS, "it forwards nothing")
+
+
+def kept(secured: ssl.SSLSocket, answer: Callable[[bytes], bytes]) -> Thread:
+    """Alive as long as the connection, on which whether somebody is there is answered."""
+    def keep() -> None:
+        with suppress(OSError), secured:
+            while data := secured.recv(65536):
+                secured.sendall(answer(data))
+    thread = Thread(target=keep, daemon=True)
+    thread.start()
+    return thread
+
+
+def answer_database(data: bytes) -> bytes:
+    return b'{"id": "echo", "result": [], "error": null}' if b'"method":"echo"' in data else b""
+
+
+def answer_openflow(data: bytes) -> bytes:
+    """HELLO with HELLO, ECHO_REQUEST with ECHO_REPLY (OpenFlow 1.3, A.1)."""
+    return {0: data[:8], 2: data[:1] + b"\3" + data[2:]}.get(data[1], b"")
+
+
+def test_the_documented_commands_end_what_a_revoked_controllers_key_has_open(site: Site) -> None:
+    leaf, *_ = site.fabric.switches
+    documented = re.search(r"have each switch connect anew.*?```sh\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    assert documented is not None
+    before = site.admissions(leaf)
+    with socket.create_server((MACHINE, 0)) as listening:
+        listening.settimeout(PATIENCE_SECONDS)
+        site.vsctl(leaf, "set-controller", BRIDGE, f"ssl:{MACHINE}:{OPENFLOW_PORT}",
+                   f"ssl:{MACHINE}:{listening.getsockname()[1]}")
+        plain, _ = listening.accept()
+        openflow = kept(shown(site, "stolen", server=True).wrap_socket(plain, server_side=True), answer_openflow)
+    client = shown(site, "stolen")
+    plain = socket.create_connection((leaf.management_ip, DATABASE_PORT), timeout=PATIENCE_SECONDS)
+    database = kept(client.wrap_socket(plain), answer_database)
+    trusted = site.authority.directory / leaf.dpid_hex / files.AUTHORITY
+    old = trusted.read_bytes()
+
+    site.authority.revoke("stolen")
+
+    wait_until(lambda: trusted.read_bytes() != old, PATIENCE_SECONDS, "the switch has no new authority")
+    assert openflow.is_alive() and database.is_alive()
+    for command in re.split(r"\s*&&\s*|\n", documented[1].strip()):
+        name, *words = re.sub(r"pssl:6640:\S+", f"pssl:{DATABASE_PORT}:{leaf.management_ip}", command).split()
+        assert name == "ovs-vsctl"
+        site.vsctl(leaf, *(BRIDGE if word == "br0" else word for word in words))
+    for thread in (openflow, database):
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive()
+    with pytest.raises(OSError), socket.create_connection((leaf.management_ip, DATABASE_PORT), timeout=10) as plain, \
+            client.wrap_socket(plain) as secured:
+        secured.sendall(b'{"method": "echo", "params": [], "id": 1}')
+        assert not secured.recv(100)
+        raise ConnectionError
+    site.wait_admitted(leaf, before)
     wait_until(site.ping, PATIENCE_SECONDS, "it forwards nothing")
