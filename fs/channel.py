@@ -10,7 +10,7 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -121,6 +121,8 @@ class Channel:
         self.short_in_a_row = 0     # requests
         self._begun = b""   # of a frame that had not come as a whole
         self._rest = b""    # of a frame that did not go at once
+        self._sealed: Callable[[bytes], bytes] = bytes
+        self._receive_now: Callable[[int, int], bytes] = connection.recv
         self.peer = _peer(connection)
         self.source = self.peer.rpartition(":")[0]
         """The address without the port; of a local socket, what a server says."""
@@ -177,12 +179,6 @@ class Channel:
             self.socket.sendall(self._rest)
         except OSError as error:
             raise self._lost(error) from None
-
-    def _sealed(self, frame: bytes) -> bytes:
-        return frame
-
-    def _receive_now(self, count: int, flags: int = 0) -> bytes:
-        return self.socket.recv(count, flags)
 
     def _receive_waiting(self, count: int) -> bytes:
         return self.socket.recv(count, _WAITALL)

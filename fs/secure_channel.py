@@ -31,6 +31,7 @@ class SecureChannel(Channel):
         self.sender = sender
         self.protocol = tls.session.selected_alpn_protocol()
         self._tls = tls
+        self._sealed, self._receive_now = tls.sealed, tls.receive
         self._identity = identity
         self._refused = refused
         self._generation = identity.generation
@@ -63,7 +64,7 @@ class SecureChannel(Channel):
 
     @property
     def is_pending(self) -> bool:
-        return super().is_pending or self._tls.is_pending
+        return self._tls.is_pending or bool(self._begun)
 
     def is_readable(self, timeout_seconds: float) -> bool:
         return self._tls.is_pending or super().is_readable(timeout_seconds)
@@ -81,13 +82,6 @@ class SecureChannel(Channel):
         self._tls.write(frame)
         if not more:
             self._tls.flush()
-
-    def _sealed(self, frame: bytes) -> bytes:
-        return self._tls.sealed(frame)
-
-    def _receive_now(self, count: int, flags: int = 0) -> bytes:
-        data: bytes = self._tls.read(count, None, flags)
-        return data
 
     def _receive_waiting(self, count: int) -> bytes:
         """All `count` bytes, or as many as come within the timeout: OpenSSL hands out a record at a time."""

@@ -49,9 +49,13 @@ class TLS:
         """Whether something has come that was not read."""
         return self._may_have_more and (self._incoming.pending > 0 or self.session.pending() > 0)
 
+    def receive(self, most: int, flags: int = 0) -> bytes:
+        """At most so many bytes, none at the end. `flags` as for `socket.recv`. Raises OSError."""
+        data: bytes = self.read(most, None, flags)
+        return data
+
     def read(self, most: int, buffer: memoryview | None = None, flags: int = 0) -> Any:
-        """At most so many bytes, none at the end; with a `buffer` into that, and how many. `flags` as for
-        `socket.recv`. Raises OSError."""
+        """Like `receive`; with a `buffer` into that, and how many."""
         if not self._may_have_more:
             self._fill(most, flags)
         while True:
