@@ -77,7 +77,6 @@ ALLOWED: dict[str, tuple[str, ...] | None] = {
 
 class NotAuthenticated(HttpProblem):
     status = 401
-    slug = "not-authenticated"
     title = "The controller does not know who asks"
 
     def __init__(self, detail: str) -> None:
@@ -86,13 +85,11 @@ class NotAuthenticated(HttpProblem):
 
 class NotAuthorised(HttpProblem):
     status = 403
-    slug = "not-authorised"
     title = "Who asks may not ask that"
 
 
 class TooManyRequests(HttpProblem):
     status = 429
-    slug = "too-many-requests"
     title = "Who asks has asked too often"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import TypeAdapter, ValidationError
 
+from speedwell.controller.errors import ControllerError
 from speedwell.controller.leadership import Leadership
 from speedwell.controller.rest import openapi
 from speedwell.controller.rest.access import Access
@@ -18,7 +19,6 @@ from speedwell.controller.rest.problems import (
     FieldError,
     HttpProblem,
     MethodNotAllowed,
-    ProblemClass,
     Standby,
     UnknownUrl,
     answer_to,
@@ -110,7 +110,7 @@ class RestApplication:
                     raise Standby(self._leadership.leader)
                 answer = self._answer(request, declaration, in_path)
             except Exception as error:
-                if not isinstance(error, ProblemClass):
+                if not isinstance(error, ControllerError):
                     LOG.exception("%s %s failed", request.method, request.path)
                 answer = answer_to(error)
         self._http_metrics.answered(*labels, answer[0])
@@ -122,7 +122,7 @@ class RestApplication:
         try:
             body = self._answer(request, *self._find(request))[2]
         except Exception as error:
-            if isinstance(error, ProblemClass):
+            if isinstance(error, ControllerError):
                 return None
             raise
         return body if isinstance(body, bytes) else None

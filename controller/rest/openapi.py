@@ -8,8 +8,9 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
+from speedwell.controller.errors import ControllerError
 from speedwell.controller.rest.index import VERSION
-from speedwell.controller.rest.problems import MEDIA_TYPE, ProblemClass, ProblemDetails, problem_type
+from speedwell.controller.rest.problems import MEDIA_TYPE, ProblemDetails, problem_type
 from speedwell.controller.rest.routes import PlainText, Route
 
 TITLE = "Speedwell controller"
@@ -84,7 +85,7 @@ def _success(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _problems(route: Route) -> dict[str, Any]:
-    by_status: dict[int, list[type[ProblemClass]]] = {}
+    by_status: dict[int, list[type[ControllerError]]] = {}
     for problem in route.all_problems:
         by_status.setdefault(problem.status, []).append(problem)
     return {

@@ -1,27 +1,19 @@
 """Error answers: `application/problem+json` (RFC 9457).
 
-Whatever a handler raises that carries `status`, `slug` and `title` becomes a problem document; anything else
-becomes a 500 that tells the client nothing about the inside.
+Every ControllerError that a handler raises becomes a problem document; anything else becomes a 500 that tells the
+client nothing about the inside.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from speedwell.controller.errors import ControllerError
 from speedwell.controller.validation import reason
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:speedwell:problem:"
-
-
-@runtime_checkable
-class ProblemClass(Protocol):
-    """An exception class that can be answered as a problem document."""
-
-    status: int
-    slug: str
-    title: str
 
 
 class FieldError(BaseModel):
@@ -45,16 +37,12 @@ class ProblemDetails(BaseModel):
     errors: list[FieldError] = Field(default=[], description="The fields at fault, if it was the request.")
 
 
-class HttpProblem(Exception):
+class HttpProblem(ControllerError):
     """A request that the HTTP plumbing itself refuses; subclasses name the kinds."""
 
-    status = 500
-    slug = "internal-error"
-    title = "Internal error"
-
-    def __init__(self, detail: str, errors: Sequence[FieldError] = (),
-                 headers: Iterable[tuple[str, str]] = ()) -> None:
-        super().__init__(detail)
+    def __init__(self, detail: str, errors: Sequence[FieldError] = (), headers: Iterable[tuple[str, str]] = (),
+                 **extensions: object) -> None:
+        super().__init__(detail, **extensions)
         self.errors = list(errors)
         self.headers = list(headers)
 
@@ -65,43 +53,36 @@ class InternalError(HttpProblem):
 
 class BadRequest(HttpProblem):
     status = 400
-    slug = "bad-request"
     title = "Not an HTTP request that can be understood"
 
 
 class MalformedJson(HttpProblem):
     status = 400
-    slug = "malformed-json"
     title = "The body is not JSON"
 
 
 class UnknownUrl(HttpProblem):
     status = 404
-    slug = "unknown-url"
     title = "Nothing is served at this URL"
 
 
 class MethodNotAllowed(HttpProblem):
     status = 405
-    slug = "method-not-allowed"
     title = "The URL does not take this method"
 
 
 class RequestTimedOut(HttpProblem):
     status = 408
-    slug = "request-timed-out"
     title = "The request did not arrive in time"
 
 
 class BodyTooLarge(HttpProblem):
     status = 413
-    slug = "body-too-large"
     title = "The body is too large"
 
 
 class UnsupportedMediaType(HttpProblem):
     status = 415
-    slug = "unsupported-media-type"
     title = "The body is not declared as JSON"
 
 
@@ -111,33 +92,29 @@ LEADER_HEADER = "Speedwell-Leader"
 
 class Standby(HttpProblem):
     status = 503
-    slug = "standby"
     title = "Another controller leads"
 
     def __init__(self, leader: str) -> None:
         super().__init__(f"This controller stands by: ask {leader or 'again, as no other is known to lead'}.",
-                         headers=[(LEADER_HEADER, leader), ("Retry-After", "1")])
-        self.extensions = {"leader": leader}
+                         headers=[(LEADER_HEADER, leader), ("Retry-After", "1")], leader=leader)
 
 
 class InvalidRequest(HttpProblem):
     status = 422
-    slug = "invalid-request"
     title = "The request names something that is not acceptable"
 
 
-def problem_type(problem: ProblemClass | type) -> str:
+def problem_type(problem: ControllerError | type[ControllerError]) -> str:
     """The URI of an exception's (or an exception class's) kind of problem."""
-    return TYPE_PREFIX + problem.slug  # type: ignore[union-attr]
+    return TYPE_PREFIX + problem.slug
 
 
 def describe(error: Exception) -> ProblemDetails:
-    """The problem document for `error`; an exception that is no `ProblemClass` is told as an internal error."""
-    if not isinstance(error, ProblemClass):
+    """The problem document for `error`; one that is no ControllerError is told as an internal error."""
+    if not isinstance(error, ControllerError):
         error = InternalError("The controller failed to answer; its log says why.")
     return ProblemDetails(type=problem_type(error), title=error.title, status=error.status,
-                          detail=str(error), errors=getattr(error, "errors", []),
-                          **getattr(error, "extensions", {}))
+                          detail=str(error), errors=getattr(error, "errors", []), **error.extensions)
 
 
 def answer_to(error: Exception) -> tuple[int, list[tuple[str, str]], bytes]:

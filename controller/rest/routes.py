@@ -7,12 +7,12 @@ from typing import Any, TypeVar, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter
 
+from speedwell.controller.errors import ControllerError
 from speedwell.controller.rest.problems import (
     BodyTooLarge,
     InternalError,
     InvalidRequest,
     MalformedJson,
-    ProblemClass,
     RequestTimedOut,
     UnsupportedMediaType,
 )
@@ -46,7 +46,7 @@ class Route:
     request: type[BaseModel] | None
     response: Any
     status: int
-    problems: tuple[type[ProblemClass], ...]
+    problems: tuple[type[ControllerError], ...]
     handler: Callable[..., Any]
     parameters: Mapping[str, Any]
     query: Mapping[str, Any]
@@ -54,9 +54,9 @@ class Route:
     indent: int | None = None
 
     @property
-    def all_problems(self) -> tuple[type[ProblemClass], ...]:
+    def all_problems(self) -> tuple[type[ControllerError], ...]:
         """Declared problems and those that the plumbing itself answers."""
-        common: list[type[ProblemClass]] = [InvalidRequest, InternalError]
+        common: list[type[ControllerError]] = [InvalidRequest, InternalError]
         if self.request is not None:
             common += [MalformedJson, RequestTimedOut, BodyTooLarge, UnsupportedMediaType]
         return (*self.problems, *common)
@@ -70,7 +70,7 @@ class Route:
 
 def route(method: str, path: str, *, summary: str, tag: str, response: Any = None,
           request: type[BaseModel] | None = None, status: int = 200,
-          problems: Sequence[type[ProblemClass]] = (), query: Sequence[str] = (),
+          problems: Sequence[type[ControllerError]] = (), query: Sequence[str] = (),
           indent: int | None = None) -> Callable[[Handler], Handler]:
     """Declare a method as the handler of `method path`.
 
