@@ -16,7 +16,7 @@ html_copy_source = False
 NAVIGATION = {
     "Start": "first-read\npictures\nglossary",
     "Install and operate": "install\nthree-machines\noperating\nfailures\ndataservers\n"
-                           "nameserver\nrepair\nbackup\nupgrades\nsecurity\nidentities\ntls\nnetwork-edge\nmonitoring\npage",
+                           "nameserver\nnamespace-owners\nrepair\nbackup\nupgrades\nsecurity\nidentities\ntls\nnetwork-edge\nmonitoring\npage",
     "Use the files": "mount\nfsspec\npython-api",
     "Steer the network": "topology\nplacement\nhost-agent\nmetadata-stores",
     "The systems": "together\nmayflower-plus\nmincof\nsinbad\nxco\nmetaflow",

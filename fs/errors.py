@@ -222,6 +222,14 @@ class NotLeader(SpeedwellError):
     """Another nameserver leads: ask that one. A change may have been carried out."""
 
 
+class NotOwner(NotLeader):
+    """Another nameserver owns that block of the namespace; the message has its address and the epoch."""
+
+
+class Conflict(NotLeader):
+    """Another owner changed what a change was decided by, again and again: try again."""
+
+
 class NameserverUnavailable(SpeedwellError):
     """The nameserver does not answer; the message has its address."""
 

@@ -51,6 +51,8 @@ _CODES: dict[type[SpeedwellError], Any] = {
     errors.DataserverInUse: grpc.StatusCode.FAILED_PRECONDITION,
     errors.NoReplicaAvailable: grpc.StatusCode.UNAVAILABLE,
     errors.NotLeader: grpc.StatusCode.UNAVAILABLE,
+    errors.NotOwner: grpc.StatusCode.UNAVAILABLE,
+    errors.Conflict: grpc.StatusCode.UNAVAILABLE,
     errors.NamespaceRebuilding: grpc.StatusCode.UNAVAILABLE,
     errors.WrongNamespace: grpc.StatusCode.FAILED_PRECONDITION,
     errors.NamespaceRolledBack: grpc.StatusCode.FAILED_PRECONDITION,

@@ -12,7 +12,7 @@ from speedwell.fs import rpc, tracing
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.channel import STALL_TIMEOUT_SECONDS, Channel, ConnectionLost, MalformedFrame, connect
 from speedwell.fs.connections import ConnectionPool
-from speedwell.fs.errors import FileClosed, NamespaceRebuilding
+from speedwell.fs.errors import FileClosed, NamespaceRebuilding, NotLeader
 from speedwell.fs.proto import speedwell_pb2 as pb
 
 FRAMES_AGAIN_SECONDS = 10.0
@@ -105,8 +105,8 @@ class Calls(FrameCalls):
             if port is None:
                 try:
                     statistics = self._over_grpc("Statistics", pb.StatisticsRequest(), timeout_seconds)
-                except NamespaceRebuilding:
-                    return None     # dataservers' requests are answered all the same
+                except (NamespaceRebuilding, NotLeader):
+                    return None     # dataservers' requests, and other owners', are answered all the same
                 port = self._frame_port = statistics.frame_port
                 self.namespace = statistics.namespace
             if port == 0:

@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -16,13 +17,15 @@ from speedwell.fs.connections import Connector
 from speedwell.fs.errors import InvalidArgument, NoSuchFile
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.proto.speedwell_pb2 import Attributes, DirectoryEntry, StatisticsReply
+from speedwell.fs.slots import BLOCK_SHIFT, block_of_request
 
 
 class Requester:
     """Somebody who has one change after the other carried out: the nameserver remembers the last one of each."""
 
-    def __init__(self) -> None:
-        self.number = secrets.randbits(64) or 1
+    def __init__(self, block: int) -> None:
+        """What the nameserver remembers lies in that block of the namespace (`speedwell.fs.slots`)."""
+        self.number = block << BLOCK_SHIFT | secrets.randbits(BLOCK_SHIFT) or 1
         self.sequence = 0
 
 
@@ -53,7 +56,7 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         self._caching = cache_seconds > 0 and cache_entries > 0
         self._cache = AttributeCache(cache_seconds, cache_entries)
         self.fences: dict[int, Callable[[], tuple[int, int]]] = {}    # by inode
-        self._requesters: list[Requester] = []
+        self._requesters: defaultdict[int, list[Requester]] = defaultdict(list)      # by block
         self._nameservers = Nameservers(nameserver, call_timeout_seconds, local_host, identity)
 
     # -------------------------------------------------------------- reading
@@ -378,16 +381,18 @@ class MetadataClient(PosixMetadata, OperatorRequests):
 
     def _once(self, method: str, request: Any) -> Any:
         """A call that is carried out at most once, though it may be sent several times."""
+        block = block_of_request(request)
+        idle = self._requesters[block]
         try:
-            requester = self._requesters.pop()
+            requester = idle.pop()
         except IndexError:
-            requester = Requester()
+            requester = Requester(block)
         requester.sequence += 1
         request.id.requester, request.id.sequence = requester.number, requester.sequence
         try:
             return self._call(method, request)
         finally:
-            self._requesters.append(requester)
+            idle.append(requester)
 
     def _call(self, method: str, request: Any) -> Any:
         with tracing.asking(method):

@@ -1,26 +1,30 @@
-"""Requests to whichever of an installation's nameservers leads, waiting for one that is away."""
+"""Requests to whichever of an installation's nameservers leads, or owns what they are about, waiting for one that is
+away."""
 
 import math
 import socket
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.channel import CONNECT_TIMEOUT_SECONDS, STALL_TIMEOUT_SECONDS, Channel, ConnectionLost, connect
 from speedwell.fs.client.calls import CallFailed
-from speedwell.fs.client.secure_calls import calls_to
+from speedwell.fs.client.secure_calls import NameserverCalls, calls_to
 from speedwell.fs.errors import (
     NameserverUnavailable,
     NamespaceRebuilding,
     NotAuthenticated,
     NotLeader,
+    NotOwner,
     SpeedwellError,
 )
 from speedwell.fs.identity.known import identity_for
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.secure_channel import data_connector
+from speedwell.fs.slots import BLOCKS, block_of_request
 
 RETRY_PAUSE_SECONDS = 0.05
 CALL_SECONDS = 5.0
@@ -59,7 +63,8 @@ def leads(address: str, timeout_seconds: float, identity: Path | None = None) ->
 
 
 class Nameservers:
-    """One or several nameservers of one namespace. Thread-safe."""
+    """One or several nameservers of one namespace. Where several own it, each request goes to the owner of what it is
+    about; who owns what is asked of one that refuses, with one request more. Thread-safe."""
 
     def __init__(self, nameserver: str, timeout_seconds: float | None = None, local_host: str | None = None,
                  identity: Path | str | None = None) -> None:
@@ -73,9 +78,11 @@ class Nameservers:
         known = identity_for(nameserver, identity)
         self.has_identity = known is not None
         self._connect_secured = None if known is None else data_connector(known)
-        self._calls = [calls_to(address, math.ceil(self._attempt_seconds), known, wait_until_there=not several,
-                                local_host=local_host)
-                       for address in addresses]
+        self._make_calls = partial(calls_to, stall_timeout_seconds=math.ceil(self._attempt_seconds), identity=known,
+                                   wait_until_there=not several, local_host=local_host)
+        self._calls = [self._make_calls(address) for address in addresses]
+        self._of_owner = dict(zip(addresses, self._calls, strict=True))
+        self._owners: list[str] = []        # by block, where several own the namespace
         self._asked = 0
         self._lock = threading.Lock()
 
@@ -91,9 +98,13 @@ class Nameservers:
         refusing: set[int] = set()
         while True:
             left = deadline - time.monotonic()
-            asked = self._asked
+            asked, owners = self._asked, self._owners
+            calls = self._of_owner[owners[block_of_request(request)]] if owners else self._calls[asked]
             try:
-                return self._calls[asked].call(method, request, max(min(left, self._attempt_seconds), 0.001))
+                return calls.call(method, request, max(min(left, self._attempt_seconds), 0.001))
+            except NotOwner:
+                if not self._learn_owners(calls):
+                    self._ask_next(asked)
             except NamespaceRebuilding:
                 if time.monotonic() - began > self._timeout_seconds * REBUILDING_PATIENCE:
                     raise
@@ -107,6 +118,7 @@ class Nameservers:
                 self._ask_next(asked)
                 continue
             except (NotLeader, CallFailed):
+                self._owners = []       # another one may own it by now: whoever answers says who
                 self._ask_next(asked)
             if left <= RETRY_PAUSE_SECONDS or time.monotonic() >= deadline:
                 raise NameserverUnavailable(f"the nameserver at {self.address} did not answer within "
@@ -136,8 +148,23 @@ class Nameservers:
 
     def close(self) -> None:
         """Calls afterwards raise FileClosed."""
-        for calls in self._calls:
+        for calls in list(self._of_owner.values()):
             calls.close()
+
+    def _learn_owners(self, calls: NameserverCalls) -> bool:
+        """Whether a nameserver that does not own something says who does."""
+        try:
+            reply = calls.call("Owners", pb.OwnersRequest(), self._attempt_seconds)
+        except (SpeedwellError, CallFailed):
+            return False
+        owners = [each.address for each in reply.owners for _ in range(each.first, each.last + 1)]
+        with self._lock:
+            for address in set(owners) - {""} - self._of_owner.keys():
+                self._of_owner[address] = self._make_calls(address)
+        if len(owners) != BLOCKS or "" in owners:
+            return False
+        self._owners = owners
+        return True
 
     def _ask_next(self, asked: int) -> None:
         with self._lock:

@@ -8,7 +8,7 @@ from speedwell.fs.addresses import parse_address
 from speedwell.fs.channel import ConnectionLost
 from speedwell.fs.client.calls import CallFailed, Calls, FrameCalls
 from speedwell.fs.connections import ConnectionPool
-from speedwell.fs.errors import FileClosed, NamespaceRebuilding, NotAuthenticated
+from speedwell.fs.errors import FileClosed, NamespaceRebuilding, NotAuthenticated, NotLeader
 from speedwell.fs.identity.bundle import Identity
 from speedwell.fs.identity.roles import NAMESERVER, READER
 from speedwell.fs.proto import speedwell_pb2 as pb
@@ -54,7 +54,7 @@ class SecureCalls(FrameCalls):
 
     def call(self, method: str, request: Any, timeout_seconds: float) -> Any:
         if not self.namespace and method != "Statistics":
-            with suppress(NamespaceRebuilding):     # then dataservers' requests are answered all the same
+            with suppress(NamespaceRebuilding, NotLeader):  # then dataservers' and owners' are answered all the same
                 self.call("Statistics", pb.StatisticsRequest(), timeout_seconds)
         reply = self._call(method, request, timeout_seconds)
         if method == "Statistics":

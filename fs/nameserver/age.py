@@ -24,6 +24,10 @@ class Age:
         self._before_ns = 0 if value is None else records.decode_age(value)
         self._began_seconds = self._kept_seconds = clock_seconds()
 
+    def hear(self, age_ns: int) -> None:
+        """What the owner of block 0 says it is."""
+        self._before_ns, self._began_seconds = age_ns, self._clock_seconds()
+
     def now_ns(self) -> int:
         """In nanoseconds."""
         return self._before_ns + int((self._clock_seconds() - self._began_seconds) * 1e9)

@@ -26,6 +26,8 @@ from speedwell.fs.nameserver.rebuilding import Rebuilding
 from speedwell.fs.nameserver.service import NameserverService
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.rates import REQUESTS_PER_SECOND, Rates
+from speedwell.fs.slots import block_of_request
+from speedwell.fs.store import SharedStore
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +40,13 @@ CHANGES = ("Create", "MakeDirectory", "MakeSymbolicLink", "MakeSpecial", "Link",
 
 READ_ONLY = ("Lookup", "List", "ListExtendedAttributes", "RenewSession", "EndSession", "Lock", "Statistics",
              "Heartbeat", "Quotas", "Trash", "Contents", "Repair", "Adopt", "Authorize", "ProofKey", "Dump",
-             "UploadMirror")
+             "UploadMirror", "Owners")
+
+ANYWHERE = ("Statistics", "Owners")
+"""Requests that every owner answers."""
+
+UNSHARED = ("Dump", "Load", "Mirror", "UploadMirror")
+"""Requests for one nameserver that has all of the namespace."""
 """Requests that are answered from an old copy of the namespace too."""
 
 
@@ -59,13 +67,14 @@ class Requests:
                  requests_per_second: float = REQUESTS_PER_SECOND) -> None:
         """So many each sender may make. Without a service every request is refused with NotLeader. `permit` raises
         what keeps a sender from a request by that name; `local` is the client that all are whose certificate is not
-        known."""
+        known. Whatever else it does, it answers `always`."""
         self.permit: Callable[[Peer, str], None] = lambda sender, name: None
         self.local = ""
         self.short = SHORT
         self._rates = Rates(requests_per_second, requests_per_second)
         self._service = service
         self._methods: Methods = {} if service is None else _methods(service)
+        self.always: Methods = {}
         self._refusal: Callable[[], SpeedwellError] = _not_leading
         self._damaged: Callable[[str], None] | None = None
 
@@ -94,7 +103,7 @@ class Requests:
     def answer(self, name: str, data: bytes, sender: Peer | None = None) -> bytes:
         """The serialised reply to whom a certificate says `sender` is. Raises the errors of `fs.errors` and no
         others."""
-        methods = self._methods
+        methods = self._methods | self.always if self.always else self._methods
         if name not in methods and name not in self.names:
             raise NotSupported(f"method: this nameserver knows no request {name[:60]!r}: if a later release has it, "
                                "upgrade the nameserver (docs/upgrades.md)")
@@ -151,6 +160,7 @@ def _methods(service: NameserverService) -> Methods:
         "Commit": (pb.CommitRequest, service.commit),
         "Publish": (pb.PublishRequest, service.publish),
         "Sync": (pb.SyncRequest, service.sync),
+        "Owners": (pb.OwnersRequest, service.owners),
         "Statistics": (pb.StatisticsRequest, service.statistics),
         "Heartbeat": (pb.HeartbeatRequest, service.heartbeat),
         "ChangeReplicas": (pb.ChangeReplicasRequest, service.change_replicas),
@@ -196,8 +206,25 @@ def _door(service: NameserverService, name: str, method: Callable[[Any], Any]
           ) -> Callable[[Any], Message | bytes]:
     method = _authorized(service, name, method)
     if name in CHANGES:
-        return _newest_only(service, _once(service, method))
-    return method if name in READ_ONLY else _newest_only(service, method)
+        method = _newest_only(service, _once(service, method))
+    elif name not in READ_ONLY:
+        method = _newest_only(service, method)
+    return method if service.shared is None else _owned(service, service.shared, name, method)
+
+
+def _owned(service: NameserverService, store: SharedStore, name: str, method: Callable[[Any], Any]
+           ) -> Callable[[Any], Any]:
+    """Answered by the owner of what it is about (`fs.slots`)."""
+    def decided(request: Any) -> Any:
+        if store.served_by is not service:      # what that one has in memory is from before blocks came here
+            raise _not_leading()
+        return method(request)
+
+    def answer(request: Any) -> Any:
+        if name in UNSHARED and len(store.owned()) > 1:
+            raise NotSupported(f"{name}: several nameservers own this namespace; stop all but one first")
+        return store.decide(None if name in ANYWHERE else block_of_request(request), decided, request)
+    return answer
 
 
 def _authorized(service: NameserverService, name: str, method: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -38,9 +38,10 @@ from speedwell.fs.nameserver.reports import Reports
 from speedwell.fs.nameserver.server import serve
 from speedwell.fs.nameserver.service import NameserverService
 from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.nameserver.sharing import Sharing
 from speedwell.fs.option_types import Size
 from speedwell.fs.private_directory import keep_private
-from speedwell.fs.store import LevelDBStore, ReplicatedStore, Store
+from speedwell.fs.store import LevelDBStore, ReplicatedStore, SharedStore, Store
 
 log = logging.getLogger(__name__)
 
@@ -55,12 +56,13 @@ STACK_BYTES = 256 << 10
 
 
 def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str] = (),
-        etcd_prefix: str = "", new: bool = False, force: bool = False, controller: str = "",
+        etcd_prefix: str = "", shared: bool = False, new: bool = False, force: bool = False, controller: str = "",
         metrics_address: str | None = None, identity_directory: Path | None = None,
         audit_log: Path | None = None, etcd_identity: Path | None = None,
         request_rate: float = rates.REQUESTS_PER_SECOND) -> None:
     """Serve until SIGTERM or SIGINT, with the namespace in `directory`, or as one of several nameservers with the
-    namespace in etcd and a mirror of it in `directory`. `new` makes an empty namespace in an empty directory, `force`
+    namespace in etcd and a mirror of it in `directory`: one of them leads, or each owns a part if it is `shared`.
+    `new` makes an empty namespace in an empty directory, `force`
     rebuilds one without waiting for dataservers. `controller` is the URL of whom to ask where large files go,
     `metrics_address` where Prometheus is answered. With an identity requests come over TLS alone, as frames or
     gRPC; else from anybody. Changes are written to `audit_log`. `etcd_identity` is for TLS to etcd. Who makes more
@@ -72,6 +74,8 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
     threading.stack_size(STACK_BYTES)
     host, port = parse_address(address, "--listen", lowest_port=0)
     identity = None if identity_directory is None else Identity(identity_directory).require_role(NAMESERVER)
+    if shared and not etcd:
+        raise InvalidArgument("--shared: it takes --etcd, which all owners write to")
     if settings.encrypt_data and identity is None:
         raise InvalidArgument("--encrypt-data: it takes --identity, for TLS")
     listen(host, port).close()  # before anything is made on the disk, and for the reason, which gRPC does not tell
@@ -102,11 +106,13 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
                                                *([audit.lost] if audit else [])], identity_directory)
         if etcd:
             client = EtcdClient(etcd, identity=None if etcd_identity is None else Identity(etcd_identity))
-            replicated = _replicated_store(client, etcd_prefix, directory, address, sync=sync)
+            replicated = _replicated_store(client, etcd_prefix, directory, address, sync=sync, shared=shared)
             cleanup.callback(replicated.close)
-            leadership = Leadership(replicated, requests, lambda: make_service(replicated))
-            leadership.start()
-            cleanup.callback(leadership.stop)
+            if isinstance(replicated, SharedStore):
+                member: Sharing | Leadership = Sharing(replicated, requests, lambda: make_service(replicated),
+                                                       identity)
+            else:
+                member = Leadership(replicated, requests, lambda: make_service(replicated))
         else:
             place = NameserverDirectory(directory, sync=sync)
             cleanup.callback(place.close)
@@ -114,6 +120,8 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
             keeper.start()
             cleanup.callback(keeper.stop)
         frames.start()
+        if etcd:
+            cleanup.callback(member.stop)
         if identity is None:
             log.warning("without --identity: whoever reaches this address may do anything")
             server, bound_port = serve(requests.answer, requests.names, host, port)
@@ -121,6 +129,9 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
             server, bound_port = None, frame_port
         shown_host = f"[{host}]" if ":" in host else host
         own_address = f"{shown_host}:{bound_port}"
+        if etcd:
+            replicated.address = own_address
+            member.start()
         if controller:
             reports = Reports(controller, requests, own_address, identity_directory)
             reports.start()
@@ -135,7 +146,7 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
 
 
 def _replicated_store(client: EtcdClient, prefix: str, directory: Path, address: str, *,
-                      sync: bool) -> ReplicatedStore:
+                      sync: bool, shared: bool) -> ReplicatedStore:
     keep_private(directory)
     try:
         try:
@@ -144,7 +155,7 @@ def _replicated_store(client: EtcdClient, prefix: str, directory: Path, address:
             log.warning("%s: it is loaded anew from etcd", error)
             shutil.rmtree(directory / "mirror")
             mirror = LevelDBStore(directory / "mirror", sync=sync)
-        return ReplicatedStore(client, mirror, prefix, address)
+        return (SharedStore if shared else ReplicatedStore)(client, mirror, prefix, address)
     except BaseException:
         client.close()
         raise
@@ -201,6 +212,8 @@ def _answers(address: str, identity: Path | None) -> bool:
               help="Key and certificate of this nameserver for etcd, which is spoken to over TLS then.")
 @click.option("--etcd-prefix", metavar="PREFIX", default="/speedwell", show_default=True,
               help="Where in etcd, one for each installation.")
+@click.option("--shared", is_flag=True, help="With --etcd: own a part of the namespace, as one of several "
+              "nameservers that all answer.")
 @click.option("--controller", metavar="URL[,URL]", default="", help="Ask the SDN controller there where the replicas "
               "of large new files should go (default: by racks).")
 @click.option("--token-lifetime", "token_seconds", type=float, default=defaults.DEFAULT_TOKEN_SECONDS,
@@ -218,15 +231,16 @@ def _answers(address: str, identity: Path | None) -> bool:
 @prometheus.OPTION
 @logs.OPTION
 def command(listen: str, directory: Path, new: bool, force: bool, etcd: str, etcd_identity: Path | None,
-            etcd_prefix: str, controller: str, identity: Path | None, insecure: str | None, audit_log: Path | None,
-            metrics: str | None, request_rate: float, log_level: str, **namespace: Any) -> None:
+            etcd_prefix: str, shared: bool, controller: str, identity: Path | None, insecure: str | None,
+            audit_log: Path | None, metrics: str | None, request_rate: float, log_level: str,
+            **namespace: Any) -> None:
     """Keep the namespace of a Speedwell installation: names, attributes and replicas of files."""
     logs.configure(log_level)
     tracing.start("speedwell-nameserver", listen)
     insecure_servers.check(identity, insecure, no_tokens=namespace["no_tokens"],
                            listen=parse_address(listen, "--listen", lowest_port=0)[0])
     run(listen, directory, namespace_settings(namespace), etcd=etcd.split(",") if etcd else (),
-        etcd_prefix=etcd_prefix, new=new, force=force, controller=controller, metrics_address=metrics,
+        etcd_prefix=etcd_prefix, shared=shared, new=new, force=force, controller=controller, metrics_address=metrics,
         identity_directory=identity, audit_log=audit_log, etcd_identity=etcd_identity,
         request_rate=request_rate)
 

@@ -61,7 +61,7 @@ class Outcomes:
         NotAuthorised for another client's.
         """
         whose = records.client_digest(client)
-        last, _, owner = self._heard.get(requester, (0, 0.0, whose))
+        last, _, owner = self._heard.get(requester) or self._recorded(requester, whose)
         if whose and whose != owner and (owner or (is_limited and sequence <= last)):
             raise NotAuthorised("id.requester: it is another client's")
         if sequence < last:
@@ -83,6 +83,14 @@ class Outcomes:
             batch.put(key, records.encode_outcome(sequence, reply, whose))
             self._store.write(batch)
         return reply
+
+    def _recorded(self, requester: int, whose: bytes) -> tuple[int, float, bytes]:
+        """Of one that was not heard here: another owner of its block may have answered it."""
+        value = self._store.get(records.outcome_key(requester))
+        if value is None:
+            return 0, 0.0, whose
+        sequence, _, owner = records.decode_outcome(value)
+        return sequence, 0.0, owner
 
     def _note(self, requester: int, sequence: int, client: bytes) -> None:
         self._let_go(requester)

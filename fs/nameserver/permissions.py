@@ -5,7 +5,8 @@ from speedwell.fs.identity.bundle import Identity, Peer
 from speedwell.fs.identity.roles import CONTROLLER, DATASERVER, MOUNT, NAMESERVER, OPERATOR, READER
 from speedwell.fs.nameserver.dispatch import CHANGES
 
-READS = frozenset({"Lookup", "List", "ListExtendedAttributes", "Statistics", "Quotas", "Trash", "ProofKey"})
+READS = frozenset({"Lookup", "List", "ListExtendedAttributes", "Statistics", "Quotas", "Trash", "ProofKey",
+                   "Owners"})
 USES = READS | {*CHANGES, "RenewSession", "EndSession", "Lock", "Release", "Commit", "Sync"}
 ALLOWED = {
     READER: READS,
@@ -14,7 +15,7 @@ ALLOWED = {
     MOUNT: USES,
     OPERATOR: USES | {"SetQuota", "SetTrash", "SetDraining", "RemoveDataserver", "Balance", "Contents", "Repair",
                       "Adopt", "Authorize", "Dump", "Load"},
-    DATASERVER: {"Lookup", "Statistics", "ProofKey", "Heartbeat", "ChangeReplicas", "Publish", "Mirror",
+    DATASERVER: {"Lookup", "Statistics", "Owners", "ProofKey", "Heartbeat", "ChangeReplicas", "Publish", "Mirror",
                  "UploadMirror"},
 }
 """By role; a switch may ask nothing."""

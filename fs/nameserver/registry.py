@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from speedwell.fs.errors import AlreadyExists, InvalidArgument, NoReplicaAvailable, NoSpace, StorageFailed
 from speedwell.fs.nameserver.placement import Candidate
 from speedwell.fs.nameserver.records import DATASERVER_PREFIX, dataserver_key
-from speedwell.fs.proto.speedwell_pb2 import DirectoryUse, NumberedDataserver
+from speedwell.fs.proto.speedwell_pb2 import DataserverStatus, DirectoryUse, NumberedDataserver
 from speedwell.fs.release import read_fields
 from speedwell.fs.store import Batch, Store, end_of_prefix
 
@@ -74,6 +74,7 @@ class Registry:
         self._numbers: dict[str, int] = {}
         self.changes = 0    # of the records, since the start
         self._status: dict[int, Status] = {}
+        self._as_of_seconds = float("inf")
         for key, value in store.iterate(DATASERVER_PREFIX, end_of_prefix(DATASERVER_PREFIX)):
             try:
                 server = read_fields(Dataserver, json.loads(value))
@@ -165,8 +166,20 @@ class Registry:
         self._numbers[server.dataserver_id] = server.number
         self._status[server.number] = status
 
+    def hear(self, statuses: Iterable[DataserverStatus], now_seconds: float) -> None:
+        """Take over what the nameserver knows that dataservers report to. What it does not say for a while makes none
+        of them dead."""
+        self._as_of_seconds = now_seconds
+        for each in statuses:
+            number = self._numbers.get(each.server.dataserver_id)
+            if number is not None:
+                self._status[number] = Status(
+                    now_seconds - each.last_heartbeat_seconds_ago, each.capacity_bytes, each.available_bytes,
+                    each.disk, other_hosts=tuple(each.server.other_hosts), directories=tuple(each.directories),
+                    release=each.release)
+
     def is_alive(self, number: int, now_seconds: float) -> bool:
-        status = self._status.get(number)
+        status, now_seconds = self._status.get(number), min(now_seconds, self._as_of_seconds)
         return status is not None and now_seconds - status.last_heartbeat_seconds <= self._lease_seconds
 
     def is_draining(self, number: int) -> bool:

@@ -42,7 +42,7 @@ from speedwell.fs.nameserver.token_keys import TokenKeys
 from speedwell.fs.nameserver.trash_requests import TrashRequests
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.release import release
-from speedwell.fs.store import JournaledStore, Store
+from speedwell.fs.store import JournaledStore, SharedStore, Store
 
 log = logging.getLogger(__name__)
 
@@ -64,11 +64,15 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         self._frame_port = frame_port
         self._clock_ns = clock_ns
         self._clock_seconds = clock_seconds
-        self.guard = threading.RLock()
+        self.shared = store if isinstance(store, SharedStore) else None
+        if self.shared is not None:
+            self.shared.served_by = self
+        self.guard = self.shared.guard if self.shared else threading.RLock()
         self._age = Age(store, clock_seconds)
         self.outcomes = Outcomes(store, clock_seconds)
         self._namespace = Namespace(self.outcomes, now_ns=clock_ns(), age_ns=lambda now_ns: self._age.now_ns(),
-                                    deletion_grace_ns=int(settings.deletion_grace_seconds * 1e9))
+                                    deletion_grace_ns=int(settings.deletion_grace_seconds * 1e9),
+                                    hashes=self.shared is not None)
         self._registry = Registry(store, now_seconds=clock_seconds(), lease_seconds=settings.lease_seconds)
         keys = TokenKeys(store, settings.token_seconds, insecure=settings.no_tokens, revoked=revoked)
         self.grants = Grants(self._namespace, keys, lambda: self.provenance.is_rolled_back, clock_ns)
@@ -349,6 +353,16 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         if self._settings.fsync != NEVER:
             self._disk.sync()
 
+    def owners(self, request: pb.OwnersRequest) -> pb.OwnersReply:
+        """None: this one owns everything. `fs.nameserver.sharing` answers for several."""
+        return pb.OwnersReply()
+
+    def hear(self, statistics: pb.StatisticsReply) -> None:
+        """What the owner of block 0 says of dataservers, which report to it alone."""
+        with self.guard:
+            self._registry.hear(statistics.dataservers, self._clock_seconds())
+            self._age.hear(statistics.age_ns)
+
     def statistics(self, request: pb.StatisticsRequest) -> pb.StatisticsReply:
         """Capacities are those of the live dataservers' disks."""
         with self.guard:
@@ -364,7 +378,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                 min_replicas=self._settings.min_replicas,
                 unwritable=self._recovery.unwritable, acls=self._namespace.has_acls,
                 insecure=["nameserver"] if self._settings.no_tokens else (),
-                encrypts_data=self._settings.encrypt_data, release=release(),
+                encrypts_data=self._settings.encrypt_data, release=release(), age_ns=self._age.now_ns(),
                 placed_by_controller=self.questions.counts,
                 mirrors=() if self._mirrors is None else self._mirrors.statuses())
             for server, status in self._registry.statuses():

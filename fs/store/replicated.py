@@ -29,14 +29,14 @@ PAGE = 2000
 COMPACT_EVERY = 20_000
 """Revisions between compactions; members further behind load everything anew."""
 
-_DATA, _TURN, _LEADER = b"data/", b"turn", b"leader"
+_DATA, _TURN, _LEADER, _MAP = b"data/", b"turn", b"leader", b"map"
 _MIRROR_DATA, _MIRROR_STATE = b"d", b"s"
 
 
 class ReplicatedStore:
     """See `speedwell.fs.store.interface.Store`; all of it raises NotLeader on a member that does not lead.
 
-    `address` is what others are told while this member leads. `mirror` is closed with the store.
+    `address` is what others are told of this member. `mirror` is closed with the store.
     """
 
     def __init__(self, etcd: EtcdClient, mirror: Store, prefix: str, address: str) -> None:
@@ -44,7 +44,7 @@ class ReplicatedStore:
         self._mirror = mirror
         self._prefix = prefix.encode().rstrip(b"/") + b"/"
         self._end = end_of_prefix(self._prefix) or b"\0"
-        self._address = address
+        self.address = address
         self._cluster, self._revision = self._mirror_state()
         self._lease = 0
         self._leads_until = 0.0
@@ -151,6 +151,8 @@ class ReplicatedStore:
     def _follow(self) -> None:
         self.resign()
         self._check_cluster()
+        if self._etcd.range(self._key(_MAP), b"").kvs:
+            raise StorageFailed("several nameservers share this namespace: start this one with --shared too")
         if self._campaign():
             return
         self._watching = self._etcd.watch(self._prefix, self._end, self._revision + 1)
@@ -173,11 +175,12 @@ class ReplicatedStore:
         began = time.monotonic()    # no later than the lease: nobody else leads as long as this member believes it
         lease, granted_seconds = self._etcd.grant_lease(LEASE_SECONDS)
         token = f"{self._member}.{lease}".encode()
-        lead = pb.RequestOp(request_put=pb.PutRequest(key=self._key(_LEADER), value=self._address.encode(),
+        lead = pb.RequestOp(request_put=pb.PutRequest(key=self._key(_LEADER), value=self.address.encode(),
                                                       lease=lease))
         turn = pb.RequestOp(request_put=pb.PutRequest(key=self._key(_TURN), value=token))
         answer = self._etcd.transaction(pb.TxnRequest(
-            compare=[pb.Compare(target=pb.Compare.CREATE, key=self._key(_LEADER), create_revision=0)],
+            compare=[pb.Compare(target=pb.Compare.CREATE, key=self._key(key), create_revision=0)
+                     for key in (_LEADER, _MAP)],
             success=[lead, turn], failure=[pb.RequestOp(request_range=pb.RangeRequest(key=self._key(_TURN)))]))
         revision = answer.header.revision
         if not answer.succeeded:

@@ -1,0 +1,108 @@
+"""A nameserver that is one of several owners of a namespace: answers for its blocks, refuses the others by name.
+
+Dataservers report to the owner of block 0 alone. The others ask it each second what it knows of them.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from speedwell.fs.client.calls import CallFailed
+from speedwell.fs.client.secure_calls import NameserverCalls, calls_to
+from speedwell.fs.errors import SpeedwellError
+from speedwell.fs.identity.bundle import Identity
+from speedwell.fs.nameserver.dispatch import Requests
+from speedwell.fs.nameserver.service import NameserverService
+from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.store import SharedStore
+
+log = logging.getLogger(__name__)
+
+EVERY_SECONDS = 1.0
+AT_FIRST_SECONDS = 0.05
+"""Until the owner of block 0 was heard, without which nothing is answered."""
+CALL_SECONDS = 1.0
+OWNERS_WAIT_SECONDS = 0.9
+
+
+class Sharing:
+    """Owns blocks, in threads of its own, between `start` and `stop`."""
+
+    def __init__(self, store: SharedStore, requests: Requests, make_service: Callable[[], NameserverService],
+                 identity: Identity | None = None) -> None:
+        self._store = store
+        self._requests = requests
+        self._make_service = make_service
+        self._identity = identity
+        self._service: NameserverService | None = None
+        self._told: pb.StatisticsReply | None = None
+        self._calls: dict[str, NameserverCalls] = {}
+        self._stopped = threading.Event()
+        store.tell = self._tell
+        requests.always["Owners"] = (pb.OwnersRequest, self._owners)
+        self._threads = [threading.Thread(target=store.serve, args=(self._changed,), name="owner", daemon=True),
+                         threading.Thread(target=self._ask_forever, name="first owner", daemon=True)]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Afterwards every request is refused, and other nameservers own what this one did."""
+        self._store.leave()
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+        for calls in list(self._calls.values()):
+            calls.close()
+
+    def _changed(self) -> None:
+        """With the guard."""
+        self._service = None
+        if self._store.own_blocks and self._store.leads:
+            self._service = self._make_service()
+            if self._store.is_first:
+                log.info("owns %d blocks, block 0 among them", len(self._store.own_blocks))
+                self._requests.lead(self._service)
+                return
+            if self._told is not None:
+                self._service.hear(self._told)
+                self._requests.lead(self._service)
+                return
+        self._requests.stand_by()
+
+    def _ask_forever(self) -> None:
+        while not self._stopped.wait(EVERY_SECONDS if self._told is not None or self._store.is_first
+                                     else AT_FIRST_SECONDS):
+            if self._store.is_first or not self._store.first.address:
+                continue
+            reply = self._ask(self._store.first.address, "Statistics", pb.StatisticsRequest())
+            if reply is None:
+                continue
+            with self._store.guard:
+                is_news, self._told = self._told is None, reply
+                if self._service is not None and not self._store.is_first:
+                    self._service.hear(reply)
+                    if is_news:
+                        self._requests.lead(self._service)
+
+    def _owners(self, request: pb.OwnersRequest) -> pb.OwnersReply:
+        """Without the guard, and before there is anything to answer for: who asks may hold others up. Raises
+        NotLeader if what was written does not come here in time."""
+        self._store.wait_for(request.revision, OWNERS_WAIT_SECONDS)
+        return pb.OwnersReply(epoch=self._store.epoch, owners=[
+            pb.OwnedBlocks(first=first, last=last, address=address) for first, last, address in self._store.owned()])
+
+    def _tell(self, address: str, revision: int) -> bool:
+        return self._ask(address, "Owners", pb.OwnersRequest(revision=revision)) is not None
+
+    def _ask(self, address: str, method: str, request: Any) -> Any:
+        """The reply; None if there is none."""
+        if address not in self._calls:
+            self._calls[address] = calls_to(address, int(CALL_SECONDS), self._identity, wait_until_there=False)
+        try:
+            return self._calls[address].call(method, request, CALL_SECONDS)
+        except (SpeedwellError, CallFailed) as error:
+            log.debug("the nameserver at %s does not answer: %s", address, error)
+            return None

@@ -1,0 +1,232 @@
+"""Several nameservers that each own blocks of one namespace, over a real etcd."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from speedwell.fs import paths, slots
+from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.client.nameservers import Nameservers
+from speedwell.fs.errors import DirectoryNotEmpty
+from speedwell.fs.etcd_client import EtcdClient
+from speedwell.fs.nameserver import records
+from speedwell.fs.nameserver.records import DIRECTORY, ROOT_INODE, Inode
+from speedwell.fs.proto import speedwell_pb2 as pb
+from tests.etcd import EtcdCluster, requires_etcd
+from tests.several_nameservers import Installation
+from tests.waiting import wait_until
+
+pytestmark = requires_etcd
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
+    with EtcdCluster(tmp_path_factory.mktemp("etcd")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def installation(tmp_path: Path, etcd: EtcdCluster) -> Iterator[Installation]:
+    started = Installation(tmp_path, etcd, 2, "--shared")
+    wait_until(lambda: len(owners(started)) == 2, 15, "not both own a part")
+    yield started
+    started.stop()
+
+
+def owners(installation: Installation) -> dict[str, int]:
+    """Blocks by address, as every nameserver says that has not ended; nothing while they differ."""
+    said = []
+    for nameserver in installation.nameservers:
+        if nameserver.process is not None:
+            nameservers = Nameservers(nameserver.address, 0.5)
+            try:
+                reply = nameservers._calls[0].call("Owners", pb.OwnersRequest(), 0.5)
+            except Exception:
+                return {}
+            finally:
+                nameservers.close()
+            said.append([(each.address, each.first, each.last) for each in reply.owners])
+    if not said or any(other != said[0] for other in said):
+        return {}
+    found: dict[str, int] = {}
+    for address, first, last in said[0]:
+        found[address] = found.get(address, 0) + last - first + 1
+    return found
+
+
+def directories_by_owner(client: MetadataClient, count: int = 40) -> dict[bool, list[int]]:
+    """Directories that the one who owns block 0 owns, and those of the other of two."""
+    made: dict[bool, list[int]] = {True: [], False: []}
+    for number in range(count):
+        inode = client.mkdir(f"/spread{number}").inode
+        made[slots.block_of(inode) < slots.BLOCKS // 2].append(inode)
+    return made
+
+
+def faults(etcd: EtcdCluster, installation: Installation) -> list[str]:
+    """What does not go together in the records in etcd: names that lead nowhere, inodes without a name or with more
+    or fewer than they count, directories that are somewhere else than they say."""
+    prefix = f"{installation.nameservers[0].log.parent}/data/".encode()
+    client = EtcdClient(etcd.endpoints)
+    pairs = {pair.key[len(prefix):]: pair.value for pair in client.range(prefix, prefix[:-1] + b"0").kvs}
+    client.close()
+    inodes = {records.inode_number(key): Inode.decode(records.inode_number(key), value)
+              for key, value in pairs.items() if key[:1] == records.INODE_PREFIX}
+    names: dict[int, list[tuple[int, bytes]]] = {number: [] for number in inodes}
+    found = []
+    for key, value in pairs.items():
+        if key[:1] == records.DENTRY_PREFIX:
+            kind, number = records.decode_dentry(value)
+            place = records.dentry_directory(key), records.dentry_name(key)
+            if number not in inodes or inodes[number].kind != kind or place[0] not in inodes:
+                found.append(f"{place} leads to {number}, which is not there or something else")
+            else:
+                names[number].append(place)
+    for number, inode in inodes.items():
+        if inode.kind == DIRECTORY:
+            below = sum(place[0] == number for other, places in names.items() if inodes[other].kind == DIRECTORY
+                        for place in places)
+            if inode.link_count != 2 + below:
+                found.append(f"directory {number} counts {inode.link_count} links and has {below} directories")
+            if number != ROOT_INODE and names[number] != [(inode.parent, inode.name)]:
+                found.append(f"directory {number} says {(inode.parent, inode.name)} and is at {names[number]}")
+        elif inode.link_count != len(names[number]):
+            found.append(f"inode {number} counts {inode.link_count} links and has {names[number]}")
+    return found
+
+
+class Changes(threading.Thread):
+    """Changes names of its own in directories that all use, and knows what there is to be."""
+
+    def __init__(self, address: str, directories: list[int], seed: int) -> None:
+        super().__init__(daemon=True)
+        self.names: dict[tuple[int, bytes], int] = {}      # what has that name in which directory
+        self.wrong: list[str] = []
+        self.done = 0
+        self.slowest_seconds = 0.0
+        self.stopped = threading.Event()
+        self._client = MetadataClient(address, 0, call_timeout_seconds=30)
+        self._directories = directories
+        self._random = random.Random(seed)
+        self._seed = seed
+        self._made: list[int] = []
+
+    def run(self) -> None:
+        while not self.stopped.is_set():
+            began = time.monotonic()
+            try:
+                self._change()
+            except Exception as error:
+                self.wrong.append(f"{type(error).__name__}: {error}")
+                return
+            self.slowest_seconds = max(self.slowest_seconds, time.monotonic() - began)
+            self.done += 1
+        self._client.close()
+
+    def _change(self) -> None:
+        self._last = b"%d-%d" % (self._seed, self.done)
+        new = self._random.choice(self._directories), self._last
+        old = self._random.choice(list(self.names)) if self.names else None
+        what = self._random.choice(("link", "directory", "rename", "name", "remove", "remove"))
+        if what == "directory":
+            self.names[new] = self._client.mkdir(paths.below(*new)).inode
+            self._made.append(self.names[new])
+        elif old is None or what == "link":
+            self.names[new] = self._client.make_symbolic_link(paths.below(*new), b"x").inode
+        elif what == "rename":
+            self._client.rename(paths.below(*old), paths.below(*new))
+            self.names[new] = self.names.pop(old)
+        elif what == "name" and self.names[old] not in self._made:
+            self._client.link(paths.below(*old), paths.below(*new))
+            self.names[new] = self.names[old]
+        elif what == "remove":
+            (self._client.rmdir if self.names[old] in self._made else self._client.remove)(paths.below(*old))
+            del self.names[old]
+
+
+def change_all_at_once(installation: Installation, etcd: EtcdCluster, disturb: Callable[[int], object], rounds: int,
+                       clients: int = 4) -> list[Changes]:
+    with MetadataClient(installation.address, 0) as client:
+        spread = directories_by_owner(client, 24)
+        directories = spread[True][:4] + spread[False][:4]
+        workers = [Changes(installation.address, directories, seed) for seed in range(clients)]
+        for worker in workers:
+            worker.start()
+        try:
+            for number in range(rounds):
+                before = [worker.done for worker in workers]
+                disturb(number)
+                wait_until(lambda before=before: all(
+                    worker.wrong or worker.done > done + 3 for worker, done in zip(workers, before, strict=True)),
+                    40, "a client does not go on")
+        finally:
+            for worker in workers:
+                worker.stopped.set()
+            for worker in workers:
+                worker.join(40)
+        assert [worker.wrong for worker in workers] == [[]] * clients
+        expected = {place: number for worker in workers for place, number in worker.names.items()}
+        there = {(directory, entry.name): entry.attributes.inode for directory in directories
+                 for entry in client.list(paths.of_inode(directory))}
+        assert there == expected
+        assert faults(etcd, installation) == []
+    return workers
+
+
+def test_changes_across_owners_are_whole_and_happen_once(installation: Installation, etcd: EtcdCluster) -> None:
+    workers = change_all_at_once(installation, etcd, lambda number: time.sleep(0.1), 20)
+    print(sum(each.done for each in workers), "changes, slowest s:", max(each.slowest_seconds for each in workers))
+
+
+@pytest.mark.parametrize("signal", ["kill", "pause"])
+def test_an_owner_that_ends_or_stands_still_is_replaced(installation: Installation, etcd: EtcdCluster,
+                                                         signal: str) -> None:
+    def disturb(number: int) -> None:
+        nameserver = installation.nameservers[number % 2]
+        wait_until(lambda: len(owners(installation)) == 2, 20, "not both own a part again")
+        if signal == "kill":
+            nameserver.kill()
+            time.sleep(0.2)
+            nameserver.start()
+        else:
+            nameserver.pause()
+            time.sleep(3)
+            nameserver.resume()
+
+    workers = change_all_at_once(installation, etcd, disturb, 4)
+    print(sum(each.done for each in workers), "changes, slowest s:", max(each.slowest_seconds for each in workers))
+
+
+def test_two_nameservers_answer_for_one_namespace(installation: Installation) -> None:
+    assert set(owners(installation).values()) == {128}
+    with MetadataClient(installation.address, 0) as client, MetadataClient(
+            ",".join(reversed(installation.address.split(","))), 0) as other:
+        spread = directories_by_owner(client)
+        here, there = spread[True][0], spread[False][0]
+        for directory in (here, there):
+            link = client.make_symbolic_link(paths.below(directory, b"link"), b"target")
+            assert slots.slot_of(link.inode) == slots.slot_of(directory)
+            assert other.lookup(paths.below(directory, b"link")).inode == link.inode
+        client.rename(paths.below(here, b"link"), paths.below(there, b"moved"))
+        assert [entry.name for entry in other.list(paths.of_inode(there))] == [b"link", b"moved"]
+        assert other.list(paths.of_inode(here)) == []
+        client.link(paths.below(there, b"moved"), paths.below(here, b"again"))
+        assert other.lookup(paths.below(here, b"again")).link_count == 2
+        other.remove(paths.below(there, b"moved"))
+        assert client.lookup(paths.below(here, b"again")).link_count == 1
+        client.set_attributes(paths.below(here, b"again"), mtime_ns=5)
+        assert other.lookup(paths.below(here, b"again")).mtime_ns == 5
+        with pytest.raises(DirectoryNotEmpty):
+            client.rmdir(_path(client, there))
+        client.remove(paths.below(there, b"link"))
+        client.rmdir(_path(client, there))
+        statistics = client.statistics()
+        assert (statistics.files, statistics.directories) == (1, 40)
+
+
+def _path(client: MetadataClient, directory: int) -> bytes:
+    return next(paths.join(b"/", entry.name) for entry in client.list("/") if entry.attributes.inode == directory)
