@@ -76,6 +76,7 @@ class FabricCluster:
         self.emulation = Emulation(self.network, directory=settings.directory,
                                    controller=(MACHINE, OPENFLOW_PORT), shaped=settings.shaped,
                                    queue_packets=settings.queue_packets, queues=settings.coflows is not None,
+                                   host_queues=settings.host_agents is not None and self._ranks_flows,
                                    host_queue_packets=settings.host_queue_packets, host_service_bytes=DATASERVER_BYTES
                                    + host_agents.PROCESS_BYTES * (settings.host_agents is not None),
                                    identities=settings.directory / identities.FOLDER if settings.identity else None)
@@ -234,11 +235,15 @@ class FabricCluster:
             *self._coflow_options(),
         ]))
 
+    @property
+    def _ranks_flows(self) -> bool:
+        return self.settings.coflows is not None and POLICIES.get(Kind.COFLOW, self.settings.coflows).ranks_flows
+
     def _coflow_options(self) -> list[str]:
         policy = self.settings.coflows
         if policy is None:
             return []
-        queues = "priorities" if POLICIES.get(Kind.COFLOW, policy).ranks_flows else "mincof"
+        queues = "priorities" if self._ranks_flows else "mincof"
         return ["--queues", queues, "--coflow-policy", policy, "--coflow-host", MACHINE,
                 "--coflow-key-file", str(host_agents.key_file(self._coflow_keys))]
 

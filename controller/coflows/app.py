@@ -39,7 +39,13 @@ from speedwell.controller.loops import TURN_SECONDS, Turns
 from speedwell.controller.policy.coflows.coflow import Assignment, ServiceClass
 from speedwell.controller.policy.network.five_tuple import FiveTuple
 from speedwell.controller.policy.network.graph import Network
-from speedwell.controller.policy.network.traffic_classes import BEST_EFFORT, SCHEDULED, STARVED, class_of_priority
+from speedwell.controller.policy.network.traffic_classes import (
+    BEST_EFFORT,
+    PRIORITIES,
+    SCHEDULED,
+    STARVED,
+    class_of_priority,
+)
 from speedwell.controller.rest import RestApplication
 from speedwell.controller.services import Services
 from speedwell.controller.tables.events import EventFlowsReported
@@ -234,6 +240,10 @@ class Coflows(Application):
         self.book.planned(plan)
         if plan.assignments is not None:
             self.forwarding.records.ranks = plan.ranks
+        priorities = {flow: min(assignment.priority, PRIORITIES - 1)
+                      for flow, assignment in self.book.enforced.items() if assignment.priority is not None}
+        if priorities != self.forwarding.records.priorities:
+            self.forwarding.records.priorities = priorities
         self._away -= returned
         if plan.assignments is not None or updates.ended:
             self._schedule_changed.set()

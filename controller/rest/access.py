@@ -64,6 +64,7 @@ ALLOWED: dict[str, tuple[str, ...] | None] = {
     "DELETE /v1/reads/{id}/parts/{number}": READS,
     "GET /v1/storage": READ,
     "PUT /v1/storage/nameservers": (NAMESERVER,),
+    "GET /v1/timeslices/classes": (*READ, SCHEDULER),
     "GET /v1/timeslices/pairs": READ,
     "POST /v1/timeslices/pairs": (SCHEDULER,),
     "GET /v1/timeslices/turns": READ,

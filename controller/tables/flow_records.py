@@ -170,6 +170,8 @@ class FlowRecords:
         self._on_default: dict[FiveTuple, FlowRecord] = {}
         self.ranks: Mapping[tuple[str, str], int] = {}
         """By source and destination of scheduled flows, which come first; who holds flows back goes by it."""
+        self.priorities: Mapping[FiveTuple, int] = {}
+        """Of flows that a policy ranks, 0 first; another object whenever it has changed. Hosts queue by it."""
         # A restarted controller must not take an entry of its former life for one of its own.
         self._cookies = itertools.count(secrets.randbits(16) << 32)
 

@@ -25,6 +25,7 @@ from speedwell.controller.switches.layout import Priority, Table
 from speedwell.controller.tables.explicit_paths import ExplicitPaths
 from speedwell.controller.tables.forwarding import Forwarding
 from speedwell.controller.tables.registry import OwnedTable
+from speedwell.controller.timeslices.classes import FlowClasses
 from speedwell.controller.timeslices.told import TurnsTold
 from speedwell.controller.topology.state import NetworkState
 
@@ -74,9 +75,12 @@ class Timeslices(Application):
         rest = services.get(RestApplication)
         rest.register(self)
         rest.register(TurnsTold(self._state))
+        self._classes = FlowClasses()
+        rest.register(self._classes)
 
     def start(self) -> None:
         self._forwarding = self.services.get(Forwarding)
+        self._classes.records = self._forwarding.records
         self._ways = ExplicitPaths(self._forwarding.planner)
         super().start()
         self.loops.run("pinned pairs", self._let_go, every_seconds=KEEP_SECONDS / 10, patience_seconds=KEEP_SECONDS)

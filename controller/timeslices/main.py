@@ -14,7 +14,7 @@ from speedwell.controller.policy.errors import PolicyError
 from speedwell.controller.policy.network.graph import Network
 from speedwell.controller.policy.registry import POLICIES, Kind
 from speedwell.controller.policy_options import PolicyOption, policy_path_option
-from speedwell.controller.timeslices.service import NetworkWatch, TurnService
+from speedwell.controller.timeslices.service import TurnService
 from speedwell.controller.timeslices.turns import TurnKeeper
 from speedwell.fs import command_line, logs, systemd
 from speedwell.fs import insecure as insecure_servers
@@ -56,7 +56,7 @@ def command(controller_url: str, identity: Path | None, insecure: str | None, li
     POLICIES.get(Kind.TIMESLICES, policy)
     keeper, key = TurnKeeper(policy, slice_ms / 1e3, Network()), read_key(key_file)
     try:
-        service = TurnService(keeper, key, slice_ms / 1e3, address, NetworkWatch(controller))
+        service = TurnService(keeper, key, slice_ms / 1e3, address, controller)
     except OSError as error:
         raise InvalidArgument(f"--listen: cannot listen at {listen}: {error.strerror or error}") from None
     told = "ready {}:{}".format(*service.address)

@@ -1,36 +1,33 @@
-"""The scheduler's loop: datagrams of agents in, directives out, and the network as the controller sees it."""
+"""The scheduler's loop: datagrams of agents in, directives and classes out, by what the controller says."""
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 import select
 import socket
-import threading
 import time
-from collections import Counter
-from collections.abc import Iterable
-from http import HTTPStatus
-from typing import Any, TypeVar
+from collections import Counter, defaultdict
+from contextlib import suppress
 
-from pydantic import BaseModel, Field, ValidationError
-
-from speedwell.controller.policy.errors import InvalidNetwork, PolicyError
-from speedwell.controller.policy.network.graph import Network, Path
-from speedwell.controller.policy.timeslices.timeslice_policy import Pair
+from speedwell.coflow.report import Flow
+from speedwell.controller.policy.errors import PolicyError
 from speedwell.controller.timeslices.turns import Sending, TurnKeeper, later
-from speedwell.controller.validation import reason
+from speedwell.controller.timeslices.watches import ClassWatch, NetworkWatch
 from speedwell.fs.controller import Controller
-from speedwell.host_agent.channel import MAX_BPS, MAX_DATAGRAM_BYTES, BacklogReport, Registration
+from speedwell.host_agent.channel import (
+    MAX_DATAGRAM_BYTES,
+    MAX_FLOWS,
+    PRIORITIES,
+    BacklogReport,
+    FlowClass,
+    Registration,
+)
 from speedwell.host_agent.errors import InvalidDatagram
 from speedwell.host_agent.session import SchedulerEnd
 
-LOOK_SECONDS, ORDER_SECONDS, LEAST_SECONDS = 1.0, 0.25, 0.05
-"""Between two looks at the controller's network, and where new pairs cannot wait so long."""
-MAX_PAIRS = 4096
-"""That the controller pins at once."""
-ANSWER_SECONDS = 5.0
+TELL_SECONDS = 1.0
+"""Between two times that the controller is told turns, and agents classes."""
 MAX_TURNS = 256
 """Of which the controller is told."""
 BATCH = 256
@@ -38,158 +35,25 @@ BATCH = 256
 log = logging.getLogger(__name__)
 
 
-class _Link(BaseModel, frozen=True):
-    source: str
-    destination: str
-    capacity_bps: float = Field(ge=1, le=MAX_BPS)
-
-
-class _Network(BaseModel):
-    """What we need of `/v1/network`."""
-
-    links: tuple[_Link, ...]
-
-
-class _Pin(BaseModel):
-    source: str
-    destination: str
-    path: tuple[str, ...] = Field(min_length=3)
-    rank: int | None = None
-
-
-class _Pins(BaseModel):
-    """What we need of `/v1/timeslices/pairs`."""
-
-    pairs: tuple[_Pin, ...]
-
-
-_Said = TypeVar("_Said", bound=BaseModel)
-
-
-class NetworkWatch(threading.Thread):
-    """Asks the controller again and again; what it said last holds while it is away."""
-
-    def __init__(self, controller: Controller) -> None:
-        super().__init__(name="network", daemon=True)
-        self._url = controller.url
-        self._connection = controller.connect(ANSWER_SECONDS)
-        self._links: frozenset[_Link] = frozenset()
-        self._problem = ""
-        self._wanted: frozenset[Pair] = frozenset()
-        self._is_wanted_anew = threading.Event()
-        self.network = Network()
-        """Another object whenever it has changed."""
-        self.paths: dict[Pair, Path] = {}
-        """On which the network keeps pairs; another object whenever it has changed."""
-        self.ranks: dict[Pair, int] = {}
-        """Of pairs that serve coflows, in which order; another object whenever it has changed."""
-        self._network_due = 0.0
-        self.turns: dict[str, Any] | None = None
-        """Who has turns, which the controller is told now and then."""
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether the controller said it when it was asked last."""
-        return bool(self._links) and not self._problem
-
-    def pin(self, pairs: frozenset[Pair]) -> None:
-        """Ask for the paths of these pairs: at once if there are new ones among them."""
-        is_new = not pairs <= self._wanted | self.paths.keys()
-        self._wanted = pairs
-        if is_new:
-            self._is_wanted_anew.set()
-
-    def run(self) -> None:
-        while True:
-            try:
-                if time.monotonic() >= self._network_due:
-                    self._ask_for_network()
-                    self._network_due = time.monotonic() + LOOK_SECONDS
-                self._ask_for_paths()
-                self._tell_turns()
-                if self._problem:
-                    log.info("%s says again what the network is", self._url)
-                self._problem = ""
-            except Exception as error:
-                problem = f"{type(error).__name__}: {error}"
-                if problem != self._problem:
-                    log.warning("%s does not say what the network is: %s", self._url, problem)
-                self._problem = problem
-            time.sleep(LEAST_SECONDS)
-            self._is_wanted_anew.wait(ORDER_SECONDS - LEAST_SECONDS)
-
-    def _ask_for_paths(self) -> None:
-        self._is_wanted_anew.clear()
-        if not self._wanted and not self.paths:
-            return
-        wanted = {"pairs": [{"source": source, "destination": destination}
-                            for source, destination in sorted(self._wanted)[:MAX_PAIRS]]}
-        said = self._ask("/v1/timeslices/pairs", _Pins, json.dumps(wanted).encode())
-        paths = {(each.source, each.destination): Path(each.path) for each in said.pairs}
-        if paths != self.paths:
-            self.paths = paths
-        self.ranks = {(each.source, each.destination): each.rank for each in said.pairs if each.rank is not None}
-
-    def _tell_turns(self) -> None:
-        """A controller that does not want to know is none that does not say what the network is."""
-        turns, self.turns = self.turns, None
-        if turns is not None:
-            self._request("PUT", "/v1/timeslices/turns", json.dumps(turns).encode())
-
-    def _request(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
-        try:
-            self._connection.request(method, path, body, {"Content-Type": "application/json"})
-            answer = self._connection.getresponse()
-            return answer.status, answer.read()
-        except BaseException:
-            self._connection.close()
-            raise
-
-    def _ask(self, path: str, kind: type[_Said], body: bytes | None = None) -> _Said:
-        status, said = self._request("GET" if body is None else "POST", path, body)
-        if status != HTTPStatus.OK:
-            raise InvalidNetwork(f"{status} {said.decode(errors='replace')}")
-        try:
-            return kind.model_validate_json(said)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "the answer"
-            raise InvalidNetwork(f"{where} {reason(first)}") from None
-
-    def _ask_for_network(self) -> None:
-        links = frozenset(self._ask("/v1/network", _Network).links)
-        if links != self._links:
-            self.network = network_of((link.source, link.destination, link.capacity_bps) for link in links)
-            self._links = links
-
-
-def network_of(edges: Iterable[tuple[str, str, float]]) -> Network:
-    """Hosts are the nodes named by an IPv4 address. Raises InvalidNetwork."""
-    network = Network()
-    for source, destination, capacity_bps in sorted(edges):
-        for node in (source, destination):
-            if "." in node:
-                network.add_host(node)
-            else:
-                network.add_switch(node)
-        network.add_link(source, destination, capacity_bps)
-    return network
-
-
 class TurnService:
     """`run` until `stop`. Counters are for metrics."""
 
     def __init__(self, keeper: TurnKeeper, master_key: bytes, slice_seconds: float, address: tuple[str, int],
-                 watch: NetworkWatch) -> None:
+                 controller: Controller) -> None:
         """Raises OSError for an address that cannot be had."""
         self.keeper = keeper
-        self.watch = watch
+        self.watch = watch = NetworkWatch(controller)
+        self._classes = ClassWatch(controller, self._wake_up)
+        self._priorities: dict[Flow, int] = {}
+        self._classes_due = 0.0
         self._network, self._paths = watch.network, watch.paths
         self._end = SchedulerEnd(master_key, round(slice_seconds * 1e6))
         self._channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._channel.bind(address)
         self._places: dict[str, tuple[str, int]] = {}
         self._waking, self._wake = socket.socketpair()
+        self._waking.setblocking(False)
+        self._wake.setblocking(False)
         self._is_stopped = False
         self._told_at = 0.0
         self.counts: Counter[str] = Counter()
@@ -207,18 +71,26 @@ class TurnService:
     def stop(self, *_: object) -> None:
         """End `run`, from any thread or a signal's handler."""
         self._is_stopped = True
-        self._wake.send(b"x")
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        with suppress(BlockingIOError):
+            self._wake.send(b"x")
 
     def run(self) -> None:
         """Returns once it is stopped: then leases run out, and everything flows."""
         self.watch.start()
+        self._classes.start()
         due = passed_at = 0.0
         while not self._is_stopped:
             wait = max(0.0, due - time.monotonic())
             readable, _, _ = select.select([self._channel, self._waking], [], [], wait)
             try:
+                if self._waking in readable:
+                    self._waking.recv(BATCH)
                 if self._channel in readable:
                     self._hear()
+                self._tell_classes(time.monotonic())
                 if (now := time.monotonic()) >= due:
                     passed_at = now
                     self._pass_time()
@@ -253,7 +125,7 @@ class TurnService:
             self._tell(self.keeper.pinned(self._paths, now), now)
         self.keeper.ranked(self.watch.ranks)
         self.watch.pin(self.keeper.pairs)
-        if now - self._told_at >= LOOK_SECONDS:
+        if now - self._told_at >= TELL_SECONDS:
             self._told_at = now
             self.watch.turns = self.keeper.state(now, MAX_TURNS)
         self._tell(self.keeper.pass_time(now), now)
@@ -261,6 +133,28 @@ class TurnService:
             log.warning("agent %s is silent, and forgotten", agent)
             self._end.forget(agent)
             del self._places[agent]
+
+    def _tell_classes(self, now: float) -> None:
+        """At once what is new, with the last class for flows that are ranked no more; and all of it again each
+        second, as datagrams get lost and agents begin anew."""
+        before, priorities = self._priorities, self._classes.priorities
+        is_due = now >= self._classes_due
+        if priorities is before and not is_due:
+            return
+        self._priorities = priorities
+        told = dict.fromkeys(before.keys() - priorities.keys(), PRIORITIES - 1) | priorities
+        if is_due:
+            self._classes_due = now + TELL_SECONDS
+        else:
+            told = {flow: priority for flow, priority in told.items() if before.get(flow) != priority}
+        of_agent: defaultdict[str, list[FlowClass]] = defaultdict(list)
+        for flow, priority in told.items():
+            if flow.source in self._places:
+                of_agent[flow.source].append(FlowClass(flow, priority))
+        for agent, flows in of_agent.items():
+            for first in range(0, len(flows), MAX_FLOWS):
+                with suppress(InvalidDatagram):     # it registers anew: then all of it is told again
+                    self._send(self._end.flow_classes(agent, flows[first:first + MAX_FLOWS]), self._places[agent])
 
     def _tell(self, sending: Sending, decided_at: float) -> None:
         for agent, turns in sending:

@@ -44,14 +44,14 @@ class Emulation:
                  controller: tuple[str, int] | None = (MACHINE_ADDRESS, CONTROLLER_PORT), mtu: int = 9000,
                  queue_packets: int = 20, shaped: bool = True, congestion_control: str | None = None,
                  queues: bool = False, best_effort_packets: int = 2, host_queue_packets: int | None = None,
-                 host_service_bytes: int = 0, identities: Path | None = None,
+                 host_queues: bool = False, host_service_bytes: int = 0, identities: Path | None = None,
                  standby: tuple[str, int] | None = None) -> None:
         self.fabric = fabric
         self.directory = directory.resolve()
         self.settings = Settings(controller=controller, mtu=mtu, queue_packets=queue_packets, shaped=shaped,
                                  congestion_control=congestion_control, queues=queues,
                                  best_effort_packets=best_effort_packets, host_queue_packets=host_queue_packets,
-                                 identities=identities, standby=standby)
+                                 host_queues=host_queues, identities=identities, standby=standby)
         self.congestion_control = congestion_control or ""
         self._host_service_bytes = host_service_bytes
         self._cleanup = ExitStack()

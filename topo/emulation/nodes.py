@@ -165,6 +165,10 @@ class FabricSwitch(_EmulatedNode, Switch):  # type: ignore[misc]
             namespace.set_traffic_control(self.name, self.pid, [
                 line for _, interface in interfaces if _leads_to_switch(interface)
                 for line in shaping.classify(interface.name, self.site.settings)])
+        if self.site.settings.host_queues:
+            namespace.set_traffic_control(self.name, self.pid, [
+                line for _, interface in interfaces if _leads_to_host(interface)
+                for line in shaping.classify_by_dscp(interface.name)])
 
     def _bridge_configuration(self) -> list[str]:
         identities = self.site.identities
@@ -197,7 +201,9 @@ class FabricSwitch(_EmulatedNode, Switch):  # type: ignore[misc]
         if capacity_bps is not None:
             configuration.append(f"external_ids:capacity_bps={capacity_bps}")
             if self.site.settings.shaped:
-                configuration += shaping.port_qos(interface.name, capacity_bps, self.site.settings)
+                is_sliced = self.site.settings.host_queues and _leads_to_host(interface)
+                make = shaping.host_port_qos if is_sliced else shaping.port_qos
+                configuration += make(interface.name, capacity_bps, self.site.settings)
         return configuration
 
     def _check_ports(self, names: Sequence[str]) -> None:
@@ -270,6 +276,10 @@ def _set_ssl(identity: Path) -> list[str]:
 def _leads_to_switch(interface: Any) -> bool:
     ends = (interface.link.intf1, interface.link.intf2)
     return all(isinstance(end.node, Switch) for end in ends) and getattr(interface, "capacity_bps", None) is not None
+
+
+def _leads_to_host(interface: Any) -> bool:
+    return getattr(interface, "capacity_bps", None) is not None and not _leads_to_switch(interface)
 
 
 def _reachable(address: str, port: int) -> tuple[str, int]:

@@ -32,6 +32,7 @@ class Settings:
     `queues` lets the ports between switches classify packets by their MPLS traffic class, so that a controller can
     give each class a queue (docs/reference/switch-tables.md); `best_effort_packets` is then the length of
     the queue of class 0.
+    `host_queues` lets ports to hosts serve eight classes in order, by DSCP: only where host agents vouch for it.
     `identities` has a directory for each switch with the key and certificate of its datapath id
     (`speedwell.fs.identity.bundle`): then OpenFlow and the switches' databases are over TLS alone.
     With `fail_mode` "standalone" a switch without a controller learns addresses like a bridge, which suits
@@ -48,6 +49,7 @@ class Settings:
     fail_mode: FailMode = "secure"
     queues: bool = False
     best_effort_packets: int = 2
+    host_queues: bool = False
     identities: Path | None = None
 
     def __post_init__(self) -> None:
@@ -59,7 +61,7 @@ class Settings:
             raise InvalidSettings(f"host_queue_packets: must be in 1 ... 100000, not {self.host_queue_packets}")
         if not 1 <= self.best_effort_packets <= 100_000:
             raise InvalidSettings(f"best_effort_packets: must be in 1 ... 100000, not {self.best_effort_packets}")
-        if self.queues and not self.shaped:
+        if (self.queues or self.host_queues) and not self.shaped:
             raise InvalidSettings("queues: a link that is not shaped has no queues to choose from")
         if self.fail_mode not in ("secure", "standalone"):
             raise InvalidSettings(f"fail_mode: must be secure or standalone, not {self.fail_mode!r}")

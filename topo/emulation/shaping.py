@@ -11,6 +11,8 @@ _ETHERNET_HEADER_BYTES = 14
 _BURST_SECONDS = 0.001
 _TRAFFIC_CLASSES = 8
 _CLASSIFIER_PRIORITY = 1
+_LEAST_SHARE = 0.02
+"""Of a port to a host, for each class: TCP stays alive where it has to wait."""
 
 
 def burst_bytes(capacity_bps: int, settings: Settings) -> int:
@@ -29,6 +31,28 @@ def port_qos(interface: str, capacity_bps: int, settings: Settings) -> list[str]
             "--", f"--id=@qos-{interface}", "create", "QoS", "type=linux-htb", *limits[1:],
             f"queues:0=@queue-{interface}",
             "--", "set", "Port", interface, f"qos=@qos-{interface}"]
+
+
+def host_port_qos(interface: str, capacity_bps: int, settings: Settings) -> list[str]:
+    """As `port_qos` for a port to a host: a queue for each traffic class, the highest served first."""
+    burst_bits = 8 * burst_bytes(capacity_bps, settings)
+    limits = [f"other_config:max-rate={capacity_bps}", f"other_config:burst={burst_bits}"]
+    numbers = range(_TRAFFIC_CLASSES)
+    queues = [word for number in numbers for word in (
+        "--", f"--id=@queue-{interface}-{number}", "create", "Queue", *limits,
+        f"other_config:min-rate={round(capacity_bps * _LEAST_SHARE)}",
+        f"other_config:priority={_TRAFFIC_CLASSES - 1 - number}")]
+    return [*queues, "--", f"--id=@qos-{interface}", "create", "QoS", "type=linux-htb", limits[0],
+            *(f"queues:{number}=@queue-{interface}-{number}" for number in numbers),
+            "--", "set", "Port", interface, f"qos=@qos-{interface}"]
+
+
+def classify_by_dscp(interface: str) -> list[str]:
+    """The lines for `tc -batch` that send packets to a host to the queues of `host_port_qos`: what its sender's agent
+    vouches for is in the DSCP."""
+    return [f"filter add dev {interface} parent 1: protocol ip prio {_CLASSIFIER_PRIORITY} "
+            f"u32 match ip dsfield {number << 2:#x} 0xfc flowid 1:{number + 1:x}"
+            for number in range(1, _TRAFFIC_CLASSES)]
 
 
 def classify(interface: str, settings: Settings) -> list[str]:

@@ -44,6 +44,10 @@ HOSTS = {"10.0.0.1": EDGES[0], "10.0.0.2": EDGES[0], "10.0.1.1": EDGES[1], "10.0
 class RecordsInMemory(dict[FiveTuple, FlowRecord]):
     """Stands where flow records are looked up."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.priorities: dict[FiveTuple, int] = {}
+
     def claim_of(self, five_tuple: FiveTuple, claimant: Claimant) -> Claim | None:
         return self[five_tuple].claims.get(claimant) if five_tuple in self else None
 

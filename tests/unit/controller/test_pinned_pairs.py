@@ -149,3 +149,16 @@ def test_hosts_that_are_not_there_are_left_out(simulated) -> None:
         assert pins.entries() == []
 
     simulated(scenario)
+
+
+def test_ranked_flows_are_told_with_a_revision_that_changes_with_them(simulated) -> None:
+    def scenario(pins: Pins) -> None:
+        told = pins.app._classes.classes()
+        assert told.flows == [] and pins.app._classes.classes().revision == told.revision
+        pins.world.app.records.priorities = {pins.world.flow: 3}
+        later = pins.app._classes.classes(after=told.revision, wait_seconds=5.0)
+        [flow] = later.flows
+        assert later.revision != told.revision and flow.priority == 3
+        assert (flow.source, flow.destination_port) == (pins.world.flow.source, pins.world.flow.destination_port)
+
+    simulated(scenario)

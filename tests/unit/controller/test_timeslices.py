@@ -17,16 +17,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
+from speedwell.coflow.report import Flow
 from speedwell.controller.policy.network import graph
 from speedwell.controller.policy.network.graph import Network
 from speedwell.controller.policy.timeslices.xco_plus import AGED_SLICES
-from speedwell.controller.timeslices import service as service_module
+from speedwell.controller.timeslices import watches as watches_module
 from speedwell.controller.timeslices.main import command
 from speedwell.controller.timeslices.metrics import SchedulerMetrics
-from speedwell.controller.timeslices.service import NetworkWatch, TurnService, network_of
+from speedwell.controller.timeslices.service import TurnService
 from speedwell.controller.timeslices.turns import CALM_SECONDS, SILENT_SECONDS, TurnKeeper, later
+from speedwell.controller.timeslices.watches import NetworkWatch, network_of
 from speedwell.fs.controller import Controller as ControllerAt
-from speedwell.host_agent.channel import Backlog, BacklogReport, Directive, Slice, Turns, agent_key, encode
+from speedwell.host_agent.channel import (
+    Backlog,
+    BacklogReport,
+    Directive,
+    FlowClasses,
+    Slice,
+    Turns,
+    agent_key,
+    encode,
+)
 from speedwell.host_agent.session import AgentEnd
 from tests.waiting import wait_until
 
@@ -262,6 +273,8 @@ def with_link(source: object, destination: object, capacity_bps: object) -> byte
 class Controller(HTTPServer):
     """Gives its answers one after the other, and the last one for ever; None dies in the middle of it."""
 
+    classes: tuple[dict[str, object], ...] = ()
+
     def __init__(self, *answers: bytes | None) -> None:
         super().__init__(("127.0.0.1", 0), Answering)
         self.answers = list(answers)
@@ -286,7 +299,11 @@ class Answering(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         answers = self.server.answers
-        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        answer: bytes | None
+        if self.path.startswith("/v1/timeslices/classes"):
+            answer = json.dumps({"revision": len(self.server.classes), "flows": self.server.classes}).encode()
+        else:
+            answer = answers.pop(0) if len(answers) > 1 else answers[0]
         self.send_response(200)
         self.send_header("Content-Length", str(len(GOOD if answer is None else answer)))
         self.end_headers()
@@ -299,7 +316,7 @@ class Answering(BaseHTTPRequestHandler):
 def service() -> Iterator[TurnService]:
     controller = Controller(GOOD)
     service = TurnService(TurnKeeper("xco-plus", SLICE, Network()), MASTER, SLICE, ("127.0.0.1", 0),
-                          NetworkWatch(ControllerAt(controller.url)))
+                          ControllerAt(controller.url))
     running = threading.Thread(target=service.run)
     running.start()
     yield service
@@ -315,8 +332,8 @@ def service() -> Iterator[TurnService]:
     with_link(A, "1", 1e300), with_link(A, A, BPS), with_link(A, B, BPS)])
 def test_the_watch_survives_and_tells_what_is_no_network(answer: bytes | None, monkeypatch: pytest.MonkeyPatch,
                                                          caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(service_module, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(service_module, "ORDER_SECONDS", 0.06)
+    monkeypatch.setattr(watches_module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(watches_module, "ORDER_SECONDS", 0.06)
     with Controller(answer, answer, GOOD) as controller, caplog.at_level(logging.INFO):
         watch = NetworkWatch(ControllerAt(controller.url))
         watch.start()
@@ -327,7 +344,7 @@ def test_the_watch_survives_and_tells_what_is_no_network(answer: bytes | None, m
 
 
 def test_the_watch_asks_for_the_paths_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_module, "ORDER_SECONDS", 3600.0)
+    monkeypatch.setattr(watches_module, "ORDER_SECONDS", 3600.0)
     with Controller(GOOD) as controller:
         watch = NetworkWatch(ControllerAt(controller.url))
         watch.start()
@@ -340,7 +357,7 @@ def test_the_watch_asks_for_the_paths_of_pairs(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_watch_forgets_paths_that_the_network_keeps_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_module, "ORDER_SECONDS", 0.1)
+    monkeypatch.setattr(watches_module, "ORDER_SECONDS", 0.1)
     with Controller(GOOD) as controller:
         watch = NetworkWatch(ControllerAt(controller.url))
         watch.start()
@@ -359,6 +376,7 @@ class Remote:
         self.channel.connect(service.address)
         self.channel.settimeout(0.05)
         self.now_or_later: Counter[bool] = Counter()
+        self.priorities: dict[Flow, int] = {}
         self.channel.send(self.end.register(agent.encode().ljust(16)))
 
     def turn(self) -> None:
@@ -368,6 +386,8 @@ class Remote:
             message = self.end.take(self.channel.recv(2000))
         except TimeoutError:
             return
+        if isinstance(message, FlowClasses):
+            self.priorities |= {each.flow: each.priority for each in message.flows}
         for turns in message.turns if isinstance(message, Directive) else ():
             self.now_or_later[not turns.slices or turns.slices[0].start_microseconds > 0] += 1
 
@@ -399,7 +419,7 @@ def test_registered_agents_take_turns_and_strangers_are_counted(service: TurnSer
 def test_agents_that_report_more_often_than_slices_end_put_nothing_off() -> None:
     controller = Controller(GOOD)
     service = TurnService(TurnKeeper("xco-plus", 0.5, Network()), MASTER, 0.5, ("127.0.0.1", 0),
-                          NetworkWatch(ControllerAt(controller.url)))
+                          ControllerAt(controller.url))
     running = threading.Thread(target=service.run)
     running.start()
     remotes = [Remote(A, service), Remote(B, service)]
@@ -417,6 +437,32 @@ def test_agents_that_report_more_often_than_slices_end_put_nothing_off() -> None
         controller.shutdown()
         for remote in remotes:
             remote.channel.close()
+
+
+def test_agents_are_told_the_classes_of_their_hosts_flows_and_their_end() -> None:
+    controller = Controller(GOOD)
+    service = TurnService(TurnKeeper("xco-plus", SLICE, Network()), MASTER, SLICE, ("127.0.0.1", 0),
+                          ControllerAt(controller.url))
+    running = threading.Thread(target=service.run)
+    running.start()
+    remote, flow = Remote(A, service), Flow(A, D, 1, 2)
+
+    def is_told(priorities: dict[Flow, int]) -> bool:
+        remote.turn()
+        return remote.priorities == priorities
+
+    try:
+        controller.classes = tuple({
+            "source": source, "destination": D, "protocol": 6, "source_port": 1, "destination_port": 2, "priority": 2}
+            for source in (A, B))
+        wait_until(lambda: is_told({flow: 2}), 30, "it is not told its host's class")
+        controller.classes = ()
+        wait_until(lambda: is_told({flow: 7}), 30, "it is not told that the flow is ranked no more")
+    finally:
+        service.stop()
+        running.join(10)
+        controller.shutdown()
+        remote.channel.close()
 
 
 def test_the_command_refuses_what_it_cannot_use(tmp_path: Path) -> None:
