@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from ryu.controller import ofp_event
 from ryu.ofproto import ofproto_v1_3 as ofproto
@@ -24,14 +24,11 @@ KEPT_BYTES = 256
 """Instructions that are longer are not the controller's own; kept, they could take gigabytes."""
 
 
-class BarrierReply:
+class BarrierReply(NamedTuple):
     """See `OFPBarrierReply`."""
 
-    __slots__ = ("datapath", "xid")
-
-    def __init__(self, datapath: Any, xid: int) -> None:
-        self.datapath = datapath
-        self.xid = xid
+    datapath: Any
+    xid: int
 
 
 class FlowStats:

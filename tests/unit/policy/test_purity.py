@@ -8,8 +8,8 @@ import speedwell.controller.policy
 
 ALLOWED = {
     "__future__", "abc", "bisect", "collections", "contextlib", "dataclasses", "enum", "functools",
-    "hashlib", "heapq", "importlib", "ipaddress", "itertools", "math", "networkx", "numba", "numpy", "operator",
-    "random", "speedwell", "statistics", "typing",
+    "hashlib", "heapq", "importlib", "inspect", "ipaddress", "itertools", "math", "networkx", "numba", "numpy",
+    "operator", "random", "speedwell", "statistics", "typing",
 }  # fmt: skip
 
 
