@@ -179,24 +179,25 @@ class WebPage(Application):
                 self._slow[name] = body
                 yield _event(name, body)
         loads = json.dumps(self._map.loads(), separators=(",", ":")).encode()
-        sections, turns = [], Turns()
-        for name, body in self._sections():
-            sections.append(b'"%s":%s,' % (name.encode(), body))
-            turns.others()
+        sections = [b'"%s":%s,' % (name.encode(), body) for name, body in self._sections()]
         self._frame = b'{"at":%.3f,"epoch":%d,%s"loads":%s}' % (
             time.time(), self._map.epoch, b"".join(sections), loads)
         self._composed_at = time.monotonic()
         yield _event("frame", self._frame)
 
     def _sections(self) -> Iterator[tuple[str, bytes]]:
+        turns = Turns()
         for name, url in SECTIONS.items():
             body = self._rest.told(url)
+            turns.others()
             if body is None:
                 continue
             yield name, body
             if name == "coflows":
-                first = [each["id"] for each in json.loads(body)["coflows"][:COFLOWS_WITH_FLOWS]]
-                details = [self._rest.told(f"/v1/coflows/{each}?limit={FLOWS_OF_COFLOW}") for each in first]
+                details = []
+                for each in json.loads(body)["coflows"][:COFLOWS_WITH_FLOWS]:
+                    details.append(self._rest.told(f"/v1/coflows/{each['id']}?limit={FLOWS_OF_COFLOW}"))
+                    turns.others()
                 yield "members", b"[%s]" % b",".join(filter(None, details))
 
 
