@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any, Protocol
 
 from pydantic import Field
@@ -60,7 +61,7 @@ class ReadService(Protocol):
 
     def follow(self, read_id: str, after: int, wait_seconds: float) -> Read: ...
 
-    def model(self) -> dict[str, ReadFlow]: ...
+    def model(self) -> Mapping[str, ReadFlow]: ...
 
 
 class ReadsApi:
@@ -163,14 +164,14 @@ class ReadsApi:
         nodes = part.path.nodes if part.is_flow else ()
         return {"path": list(nodes), "path_names": [self._state.name_of(node) for node in nodes]}
 
-    def _read_state(self, read: Read, flows: dict[str, ReadFlow], now: float) -> models.ReadState:
+    def _read_state(self, read: Read, flows: Mapping[str, ReadFlow], now: float) -> models.ReadState:
         return models.ReadState(
             id=read.id, client=read.client, client_name=self._state.name_of(read.client),
             size_bytes=read.size_bytes, file_id=read.file_id, placement_id=read.placement_id,
             age_seconds=now - read.started_at, revision=_revision(read), **_policies(read),
             parts=[self._part_state(part, flows, now) for part in read.parts if part.placed])
 
-    def _part_state(self, part: ReadPart, flows: dict[str, ReadFlow], now: float) -> models.ReadPartState:
+    def _part_state(self, part: ReadPart, flows: Mapping[str, ReadFlow], now: float) -> models.ReadPartState:
         remaining_bytes = max(part.size_bytes - part.transferred_bytes, 0)
         return models.ReadPartState(**self._part(part), transferred_bytes=part.transferred_bytes,
                                     remaining_bytes=remaining_bytes, measured_bps=part.measured_bps,
@@ -181,7 +182,7 @@ class ReadsApi:
         return [models.ConsideredReplica(host=replica.host, host_name=self._state.name_of(replica.host),
                                          cost_seconds=cost_seconds) for replica, cost_seconds in part.considered]
 
-    def _flow(self, part: ReadPart, flows: dict[str, ReadFlow], now: float) -> models.PlacedFlow:
+    def _flow(self, part: ReadPart, flows: Mapping[str, ReadFlow], now: float) -> models.PlacedFlow:
         connection = part.five_tuple
         return models.PlacedFlow(
             id=part.flow_id, read_id=part.read_id, **self._state.named_ends(connection), protocol="tcp",
@@ -197,7 +198,7 @@ def _policies(read: Read) -> dict[str, Any]:
     return {"replica_policy": read.replica_policy, "path_policy": read.path_policy}
 
 
-def _share(part: ReadPart, flows: dict[str, ReadFlow], now: float) -> dict[str, Any]:
+def _share(part: ReadPart, flows: Mapping[str, ReadFlow], now: float) -> dict[str, Any]:
     flow = flows.get(part.flow_id) if part.is_flow else None
     if flow is None:
         return {"share_bps": None, "frozen": False}

@@ -7,7 +7,8 @@ entries are installed, and what could not be installed is taken back. `/v1/reads
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 
 from ryu.controller.handler import set_ev_cls
@@ -288,7 +289,9 @@ class Flowserver(Application):
         """See `ReadDivider.follow`."""
         return self.divider.follow(read_id, after, wait_seconds)
 
-    def model(self) -> dict[str, ReadFlow]:
-        """The policy's view of each flow, by `ReadPart.flow_id`; hops of one chain have one in common."""
-        flows = {flow.flow_id: flow for flow in self._selector.flows()}
-        return flows | {hop: flows[chain] for hop, chain in self._scheduler.chains.by_hop() if chain in flows}
+    def model(self) -> Mapping[str, ReadFlow]:
+        """The policy's view of each flow, by `ReadPart.flow_id`, as it is at any time; hops of one chain have one in
+        common."""
+        flows = self._selector.by_id
+        hops = {hop: flows[chain] for hop, chain in self._scheduler.chains.by_hop() if chain in flows}
+        return ChainMap(hops, flows)

@@ -219,6 +219,11 @@ class Mayflower:
         """The flows in flight, oldest first."""
         return self._flows.values()
 
+    @property
+    def by_id(self) -> dict[str, ReadFlow]:
+        """The same by their names, as they are at any time. Not to be changed."""
+        return self._flows
+
     def background_bps(self, link: Link) -> float:
         """The background's share of a link in bits per second, as measured or since estimated.
 

@@ -129,9 +129,10 @@ class Selector:
         for flow_id, part in zip(flow_ids, opened, strict=True):
             for link in part.selection.path.links:
                 self._network.link_index(link)
-            if any(flow.flow_id == flow_id for flow in self._mayflower.flows()):
+            if flow_id in self.by_id:
                 raise DuplicateFlow(f"a flow {flow_id!r} is already known")
-        sizes_bits = {flow.flow_id: (flow.size_bits, flow.remaining_at(now)) for flow in self._mayflower.flows()}
+        sizes_bits = {part.flow_id: (flow.size_bits, flow.remaining_at(now)) for part in division.parts
+                      if (flow := self.by_id.get(part.flow_id or "")) is not None}
         names = iter(flow_ids)
         for part in division.parts:
             if part.flow_id is None:
@@ -244,6 +245,11 @@ class Selector:
     def flows(self) -> Iterable[ReadFlow]:
         """The flows in flight with their estimates, oldest first."""
         return self._mayflower.flows()
+
+    @property
+    def by_id(self) -> dict[str, ReadFlow]:
+        """See `Mayflower.by_id`."""
+        return self._mayflower.by_id
 
     def background_bps(self, link: Link) -> float:
         """What a link carries beyond the known flows, in bits per second. Raises UnknownLink."""
