@@ -74,6 +74,7 @@ class LocalSettings:
     identity: bool | None = None
     directories_per_server: int | None = None
     encrypt_data: bool | None = None
+    metadata_servers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,15 @@ def _choose(settings: LocalSettings, directory: Path, processes: Processes) -> d
     replication = settings.replication or recorded.get("replication", min(DEFAULT_REPLICATION, dataservers))
     chunk_size_bytes = settings.chunk_size_bytes or recorded.get("chunk_size_bytes", DEFAULT_CHUNK_SIZE_BYTES)
     mount = str(mounts.locate(settings.mount)) if settings.mount else recorded.get("mount")
-    nameservers = settings.nameservers or recorded.get("nameservers", 1)
+    if settings.nameservers and settings.metadata_servers:
+        raise InvalidSetting("--metadata-servers: it does not go with --nameservers, of which one leads")
+    if settings.metadata_servers == 1:
+        raise InvalidSetting("--metadata-servers: one nameserver owns everything without it; name 2 or more")
+    nameservers = settings.metadata_servers or settings.nameservers or recorded.get("nameservers", 1)
+    shared = settings.metadata_servers is not None or (recorded.get("shared", False) and not settings.nameservers)
+    if "nameservers" in recorded and shared != recorded.get("shared", False):
+        raise InvalidSetting(f"--metadata-servers: {directory} was made "
+                             f"{'without' if shared else 'with'} it; that cannot be changed later")
     if not 1 <= nameservers <= MAX_NAMESERVERS:
         raise InvalidSetting(f"--nameservers: {nameservers} is not between 1 and {MAX_NAMESERVERS}")
     if nameservers != recorded.get("nameservers", nameservers):
@@ -222,6 +231,7 @@ def _choose(settings: LocalSettings, directory: Path, processes: Processes) -> d
                              f"{size(MIN_CHUNK_SIZE_BYTES)} and {size(MAX_CHUNK_SIZE_BYTES)}")
     chosen = {"kind": "local", "mount": mount, "dataservers": dataservers, "replication": replication,
               "chunk_size_bytes": chunk_size_bytes, "nameservers": nameservers,
+              **({"shared": True} if shared else {}),
               "etcd_ports": recorded.get("etcd_ports", []), "addresses": recorded.get("addresses", {}),
               "namespace": recorded.get("namespace", False), "fsync": settings.fsync or recorded.get("fsync"),
               "min_replicas": settings.min_replicas or recorded.get("min_replicas"), "metrics": {},
@@ -242,7 +252,8 @@ def _choose(settings: LocalSettings, directory: Path, processes: Processes) -> d
 
 def _lasting(chosen: dict[str, Any]) -> dict[str, Any]:
     """What an `up` that fails leaves: an etcd that has begun is found by its ports only."""
-    return {name: chosen[name] for name in ("nameservers", "etcd_ports")} if chosen["etcd_ports"] else {}
+    kept = ("nameservers", "shared", "etcd_ports") if chosen["etcd_ports"] else ()
+    return {name: chosen[name] for name in kept if name in chosen}
 
 
 def _refuse_other_settings(recorded: dict[str, Any], chosen: dict[str, Any], processes: Processes) -> None:

@@ -51,7 +51,8 @@ def local_nameserver_commands(processes: Processes, listen: list[str]) -> list[C
     # An empty directory is a lost one but for the first time; it is rebuilt then.
     first = [] if settings["namespace"] else ["--new"]
     options = [*first, "--replication", str(settings["replication"]),
-               "--chunk-size", str(settings["chunk_size_bytes"]), *durability_options(settings)]
+               "--chunk-size", str(settings["chunk_size_bytes"]), *durability_options(settings),
+               *(["--shared"] if settings.get("shared") else [])]
     commands = nameserver_commands(processes.directory, listen, options, LOOPBACK, members(settings))
     return [with_identity(processes, with_metrics(processes, command)) for command in commands]
 

@@ -57,6 +57,8 @@ MOUNT_ROOT = Path("/mnt/speedwell")
               "more, not fewer [default: 1].")
 @click.option("--nameservers", type=click.IntRange(1), metavar="N", help="How many nameservers, up to 7, of which "
               "one leads; several keep the namespace in an etcd that is started too. It stays as it is [default: 1].")
+@click.option("--metadata-servers", type=click.IntRange(1), metavar="N", help="With --local: N nameservers, 2 to 7, "
+              "that all answer, each for a part of the names. It stays as it is.")
 @click.option("--metadata-stores", type=click.IntRange(1), metavar="N", help="With --fabric: N hosts run a metadata "
               "server, which the network finds by the hash of a key.")
 @click.option("--host-agents", cls=PolicyOption, is_flag=False, flag_value=POLICIES.default(Kind.TIMESLICES),
@@ -81,7 +83,8 @@ MOUNT_ROOT = Path("/mnt/speedwell")
 def up(directory: Path | None, installation: Path | None, fabric: str | None, mount: Path | None,
        mount_on: tuple[str, ...], all_systems: bool, coflows: str | None, replica_policy: str | None,
        path_policy: str | None, placement_policy: str | None, dataservers: int | None,
-       directories_per_server: int | None, nameservers: int | None, metadata_stores: int | None,
+       directories_per_server: int | None, nameservers: int | None, metadata_servers: int | None,
+       metadata_stores: int | None,
        host_agents: str | None, replication: int | None, chunk_size: int | None, fsync: str | None,
        min_replicas: int | None, metrics: bool, identity: bool | None, encrypt_data: bool | None,
        as_json: bool) -> None:
@@ -103,7 +106,7 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
               "directories_per_server": directories_per_server, "encrypt_data": encrypt_data}
     if fabric is not None:
         for name, given in (("--local", directory), ("--installation", installation), ("--mount", mount),
-                            ("--dataservers", dataservers)):
+                            ("--dataservers", dataservers), ("--metadata-servers", metadata_servers)):
             if given is not None:
                 raise click.UsageError(f"{name} does not go with --fabric", click.get_current_context())
         _on_fabric(fabric, mount_on, all_systems, {"coflows": coflows, "replica_policy": replica_policy,
@@ -140,7 +143,7 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
         return
 
     _local(LocalSettings(directory, mount, dataservers, replication, chunk_size, nameservers, fsync, min_replicas,
-                         metrics or None, identity, directories_per_server, encrypt_data), as_json)
+                         metrics or None, identity, directories_per_server, encrypt_data, metadata_servers), as_json)
 
 
 def _part(processes: Processes, metrics: bool, as_json: bool) -> None:

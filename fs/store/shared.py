@@ -254,6 +254,7 @@ class SharedStore(ReplicatedStore):
             self.resign()
             self._owners = [owner if owner.member != self._member else NOBODY for owner in self._owners]
             with self.guard:
+                self._read, self._empty = {}, set()
                 changed()
             self._stopped.wait(0.1)
 
@@ -338,6 +339,7 @@ class SharedStore(ReplicatedStore):
                         self._leads_until = 0.0
                 self._learn(event.kv.key[len(self._prefix):], b"" if gone else event.kv.value, revision)
             if self.own_blocks - before or (is_in_memory and before):
+                self._read, self._empty = {}, set()     # what an earlier request read may be old
                 changed()
 
         if is_decided_by or is_in_memory:
