@@ -51,6 +51,9 @@ class TLS:
 
     def receive(self, most: int, flags: int = 0) -> bytes:
         """At most so many bytes, none at the end. `flags` as for `socket.recv`. Raises OSError."""
+        if not self._may_have_more and (record := self.socket.recv(_LEAST_RECEIVED_BYTES, flags)):
+            self._incoming.write(record)
+            self._may_have_more = True
         data: bytes = self.read(most, None, flags)
         return data
 
