@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -19,10 +19,8 @@ MEMORY_SECONDS = 60.0
 """How long a failure is told."""
 FAILURES = (Exception, eventlet.Timeout)
 
-TURN_ITEMS = 100
-"""How many things are done before others have their turn: each takes some ten microseconds."""
 TURN_SECONDS = 0.002
-"""How long things are done before others have their turn, where each takes who knows how long."""
+"""How long things are done before others have their turn."""
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -185,12 +183,12 @@ def _name_of(function: Callable[..., object]) -> str:
     return name.replace(".<locals>", "")
 
 
-def in_turns(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Pieces of `items`, between which other green threads run."""
-    for begin in range(0, len(items), TURN_ITEMS):
-        if begin:
-            eventlet.sleep(0)
-        yield items[begin:begin + TURN_ITEMS]
+def in_turns(items: Iterable[T]) -> Iterator[T]:
+    """All items. Others have their turn before one is given, if it is time."""
+    turns = Turns()
+    for item in items:
+        turns.others()
+        yield item
 
 
 class Turns:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from speedwell.controller.coflows import models
 from speedwell.controller.coflows.book import CoflowBook, ReportedCoflow, ReportedFlow
 from speedwell.controller.errors import UnknownCoflow
-from speedwell.controller.loops import Turns
+from speedwell.controller.loops import in_turns
 from speedwell.controller.policy.coflows.coflow import Assignment
 from speedwell.controller.policy.network.five_tuple import FiveTuple
 from speedwell.controller.policy.network.traffic_classes import PRIORITY_QUEUES, class_of_priority
@@ -43,14 +43,11 @@ class CoflowsApi:
            response=models.CoflowList, query=("offset", "limit"))
     def list_coflows(self, offset: Offset = 0, limit: Limit = LIMIT) -> models.CoflowList:
         """The order changes with every schedule: a coflow may stand in two pages, or in none, while it does."""
-        places, turns = self._places(), Turns()
+        places = self._places()
         coflows, page = page_of(sorted(self._service.book, key=lambda each: places.get(each.id, len(places))),
                                 offset, limit)
-        rows = []
-        for each in coflows:
-            rows.append(models.CoflowSummary(**self._summary(each, places, turns)))
-            turns.others()
-        return models.CoflowList(coflows=rows, **page)
+        return models.CoflowList(coflows=[models.CoflowSummary(**self._summary(each, places))
+                                          for each in in_turns(coflows)], **page)
 
     @route("GET", "/v1/coflows/{id}", summary="A coflow with its flows", tag="coflows", response=models.CoflowDetails,
            problems=[UnknownCoflow], query=("offset", "limit"))
@@ -60,12 +57,10 @@ class CoflowsApi:
         coflow = self._service.book.get(bytes.fromhex(id))
         if coflow is None:
             raise UnknownCoflow(id)
-        turns, members = Turns(), []
-        summary = self._summary(coflow, self._places(), turns)
+        summary = self._summary(coflow, self._places())
         flows, page = page_of(list(coflow.flows.values()), offset, limit)
-        for flow in flows:
-            members.append(self._flow(flow, self._service.book.schedule, coflow.distrusted is not None))
-            turns.others()
+        members = [self._flow(flow, self._service.book.schedule, coflow.distrusted is not None)
+                   for flow in in_turns(flows)]
         return models.CoflowDetails(**summary, members=members, next_offset=page["next_offset"])
 
     @route("GET", "/v1/coflow-flows", summary="The flows of all coflows", tag="coflows",
@@ -74,22 +69,18 @@ class CoflowsApi:
                           link: OverLink = None) -> models.CoflowFlowList:
         """In the order in which their coflows were first heard of. A coflow that ends between two pages moves those
         after it forward."""
-        book, turns = self._service.book, Turns()
-        chosen: list[tuple[ReportedCoflow, int, ReportedFlow]] = []
-        for coflow in book:
-            for number, flow in enumerate(list(coflow.flows.values())):
-                turns.others()
-                if link is None or is_over(link, self._nodes(flow.five_tuple)):
-                    chosen.append((coflow, number, flow))
+        book = self._service.book
+        every = ((coflow, number, flow) for coflow in book for number, flow in enumerate(list(coflow.flows.values())))
+        chosen = [each for each in in_turns(every)
+                  if link is None or is_over(link, self._nodes(each[2].five_tuple))]
         flows, page = page_of(chosen, offset, limit)
         places, states, rows = self._places(), dict[bytes, models.CoflowState](), []
-        for coflow, number, flow in flows:
+        for coflow, number, flow in in_turns(flows):
             if coflow.id not in states:
-                states[coflow.id] = _coflow_state(coflow, self._assignments(coflow, turns))
+                states[coflow.id] = _coflow_state(coflow, self._assignments(coflow))
             rows.append(models.CoflowFlow(
                 **dict(self._flow(flow, book.schedule, coflow.distrusted is not None)), coflow=coflow.id.hex(),
                 number=number, coflow_state=states[coflow.id], position=places.get(coflow.id)))
-            turns.others()
         return models.CoflowFlowList(flows=rows, **page)
 
     @route("DELETE", "/v1/coflows/{id}", summary="Take a coflow's schedule away", tag="coflows", status=204,
@@ -113,22 +104,17 @@ class CoflowsApi:
     def _places(self) -> dict[bytes, int]:
         return {coflow_id: place for place, coflow_id in enumerate(self._service.book.order)}
 
-    def _summary(self, coflow: ReportedCoflow, places: dict[bytes, int], turns: Turns) -> dict[str, Any]:
-        own, now = self._assignments(coflow, turns), time.monotonic()
+    def _summary(self, coflow: ReportedCoflow, places: dict[bytes, int]) -> dict[str, Any]:
+        own, now = self._assignments(coflow), time.monotonic()
         return {"id": coflow.id.hex(), "state": _coflow_state(coflow, own), "problem": coflow.distrusted,
                 "position": places.get(coflow.id), "flows": len(coflow.flows), "ended_flows": coflow.ended,
                 "remaining_bytes": sum(flow.remaining_bytes for flow in coflow.flows.values()),
                 "rate_bps": sum(each.rate_bps or 0.0 for each in own),
                 "age_seconds": max(0.0, now - coflow.arrived_at), "silent_seconds": max(0.0, now - coflow.heard_at)}
 
-    def _assignments(self, coflow: ReportedCoflow, turns: Turns) -> list[Assignment]:
-        found = []
-        for five_tuple in list(coflow.flows):
-            turns.others()
-            assignment = self._service.book.schedule.get(five_tuple)
-            if assignment is not None:
-                found.append(assignment)
-        return found
+    def _assignments(self, coflow: ReportedCoflow) -> list[Assignment]:
+        schedule = self._service.book.schedule
+        return [schedule[flow] for flow in in_turns(list(coflow.flows)) if flow in schedule]
 
     def _nodes(self, five_tuple: FiveTuple) -> list[str]:
         """The path that a flow has by its schedule, from its sender on; empty if it takes the default."""

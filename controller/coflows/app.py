@@ -35,7 +35,7 @@ from speedwell.controller.coflows.told_times import ToldTimes
 from speedwell.controller.counters.host_heartbeats import EventHostCounted, HostCounted
 from speedwell.controller.counters.poller import EventMeasured
 from speedwell.controller.errors import ControllerError, InvalidSettings, UnknownCoflow
-from speedwell.controller.loops import TURN_SECONDS, Turns
+from speedwell.controller.loops import TURN_SECONDS, in_turns
 from speedwell.controller.policy.coflows.coflow import Assignment, ServiceClass
 from speedwell.controller.policy.network.five_tuple import FiveTuple
 from speedwell.controller.policy.network.graph import Network
@@ -272,28 +272,22 @@ class Coflows(Application):
 
     def apply(self) -> None:
         """Make the switches hold what the schedule says now, confirmed."""
-        turns, now = Turns(), time.monotonic()
+        now = time.monotonic()
         retry, renewed = now >= self._retry_at, self._to_renew(now)
         target: dict[FiveTuple, tuple[Assignment, ReportedFlow | None]] = {}
         wanted: dict[FiveTuple, tuple[Assignment, ReportedFlow | None]] = {}
-        for flow, assignment in list(self.book.enforced.items()):
-            turns.others()
+        for flow, assignment in in_turns(list(self.book.enforced.items())):
             if flow not in self.book.enforced:
                 continue
             placed = target[flow] = assignment, self.book.flow(flow)
             if (retry or flow not in self.failures) and (flow in renewed or self._placed.get(flow) != placed
                                                          or self.forwarding.records.claim_of(flow, CLAIMANT) is None):
                 wanted[flow] = placed
-        turns.others()
-        unwanted = [flow for flow in (*self._placed, *self.failures)
+        unwanted = [flow for flow in in_turns([*self._placed, *self.failures])
                     if flow not in target and not self._is_kept_by_a_switch_away(flow)]
         if not wanted and not unwanted:
             return
-        turns.others()
-        claims = []
-        for flow, placed in wanted.items():
-            claims.append(self._claim(flow, *placed))
-            turns.others()
+        claims = [self._claim(flow, *placed) for flow, placed in in_turns(wanted.items())]
         with self.metrics.placement_seconds.time():
             failures = self.forwarding.apply(claims, [Withdrawal(flow, CLAIMANT) for flow in unwanted])
         for flow in unwanted:
@@ -350,11 +344,9 @@ class Coflows(Application):
     # --- time and the network ---
 
     def _expire(self) -> None:
-        turns = Turns()
         self._acceptance.forget(time.time())
-        for coflow in self.book:
+        for coflow in in_turns(self.book):
             self.book.expire(coflow, time.monotonic())
-            turns.others()
         self._tell_news()
 
     @set_ev_cls([EventLinkChanged, EventHostChanged])
@@ -373,9 +365,8 @@ class Coflows(Application):
     @set_ev_cls(EventMeasured)
     def measured(self, event: EventMeasured) -> None:
         """A round of polls is over: what the flows have moved, by their first switches' count."""
-        now, turns = time.monotonic(), Turns()
-        for flow, (_, reported) in list(self._placed.items()):
-            turns.others()
+        now = time.monotonic()
+        for flow, (_, reported) in in_turns(list(self._placed.items())):
             record = self.forwarding.records.get(flow)
             if record is None or reported is not self.book.flow(flow):
                 continue        # its entry has counted for an earlier one so far

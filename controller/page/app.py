@@ -17,7 +17,7 @@ from pydantic import Field
 from speedwell.controller.application import Application
 from speedwell.controller.counters.measurements import Measurements
 from speedwell.controller.errors import ControllerError
-from speedwell.controller.loops import Turns
+from speedwell.controller.loops import in_turns
 from speedwell.controller.page.fabric_map import FabricMap
 from speedwell.controller.page.viewers import TooManyViewers, Viewer, Viewers
 from speedwell.controller.rest import PlainText, RestApplication, route
@@ -138,11 +138,10 @@ class WebPage(Application):
            response=HISTORY)
     def history(self) -> bytes:
         """A frame every five seconds, as a JSON list. The answer is always compressed."""
-        turns, packer = Turns(), zlib.compressobj(1, wbits=GZIP_WINDOW)
+        packer = zlib.compressobj(1, wbits=GZIP_WINDOW)
         pieces = [packer.compress(b"[")]
-        for number, frame in enumerate(list(self._history)):
+        for number, frame in enumerate(in_turns(list(self._history))):
             pieces.append(packer.compress(b"," + frame if number else frame))
-            turns.others()
         return b"".join([*pieces, packer.compress(b"]"), packer.flush()])
 
     def _file(self, name: str) -> bytes:
@@ -186,18 +185,14 @@ class WebPage(Application):
         yield _event("frame", self._frame)
 
     def _sections(self) -> Iterator[tuple[str, bytes]]:
-        turns = Turns()
-        for name, url in SECTIONS.items():
+        for name, url in in_turns(SECTIONS.items()):
             body = self._rest.told(url)
-            turns.others()
             if body is None:
                 continue
             yield name, body
             if name == "coflows":
-                details = []
-                for each in json.loads(body)["coflows"][:COFLOWS_WITH_FLOWS]:
-                    details.append(self._rest.told(f"/v1/coflows/{each['id']}?limit={FLOWS_OF_COFLOW}"))
-                    turns.others()
+                details = [self._rest.told(f"/v1/coflows/{each['id']}?limit={FLOWS_OF_COFLOW}")
+                           for each in in_turns(json.loads(body)["coflows"][:COFLOWS_WITH_FLOWS])]
                 yield "members", b"[%s]" % b",".join(filter(None, details))
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Protocol
 
 from pydantic import Field
 
-from speedwell.controller.loops import Turns
+from speedwell.controller.loops import in_turns
 from speedwell.controller.placements import models
 from speedwell.controller.placements.book import Expected, TooManyPlacements, UnknownPlacement
 from speedwell.controller.policy.errors import ImpossiblePlacement
@@ -44,20 +44,15 @@ class PlacementsApi:
         """The destinations are in the order in which the replicas pass the bytes on. The links of that chain are
         expected to be busy for `expected_seconds`, or until the placement is deleted; later placements keep off them.
         A file whose constraints no choice of candidates fulfils is `refused`, the others are placed."""
-        turns = Turns()
         shared = body.candidates and self._candidates(body.candidates)
-        requests, answers = [], []
-        for file in body.files:
-            requests.append(PlacementRequest(
-                file.writer, 8.0 * file.size_bytes,
-                self._candidates(file.candidates) if file.candidates is not None else shared or (),
-                file.replicas, file.racks, file.least_pods,
-                tuple(source for source in dict.fromkeys(file.sources) if source in self._state.hosts),
-                file.expected_reads))
-            turns.others()
-        for outcome in self._service.place(requests):
-            answers.append(self._placement(outcome).model_dump_json().encode())
-            turns.others()
+        requests = [PlacementRequest(
+            file.writer, 8.0 * file.size_bytes,
+            self._candidates(file.candidates) if file.candidates is not None else shared or (),
+            file.replicas, file.racks, file.least_pods,
+            tuple(source for source in dict.fromkeys(file.sources) if source in self._state.hosts),
+            file.expected_reads) for file in in_turns(body.files)]
+        answers = [self._placement(outcome).model_dump_json().encode()
+                   for outcome in in_turns(self._service.place(requests))]
         return b'{"placements":[' + b",".join(answers) + b"]}"
 
     @route("GET", "/v1/placements", summary="The placements whose transfers are expected to run", tag="placements",

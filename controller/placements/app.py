@@ -146,12 +146,11 @@ class Placements(Application):
             self._flow_ended(flow)
         if self._by_hosts:
             return
-        for links in in_turns(list(self._state.network.links)):
+        for link in in_turns(list(self._state.network.links)):
             self._decides_at = None
-            for link in links:
-                measured = fresh_rate(self._state, self._measurements, link, event.began_at)
-                if measured is not None:
-                    self._policy.link_measured(link, *measured)
+            measured = fresh_rate(self._state, self._measurements, link, event.began_at)
+            if measured is not None:
+                self._policy.link_measured(link, *measured)
 
     @set_ev_cls(EventHostCounted)
     def host_counted(self, event: EventHostCounted) -> None:

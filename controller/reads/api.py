@@ -18,7 +18,7 @@ from speedwell.controller.errors import (
     SwitchTimedOut,
     UnknownHost,
 )
-from speedwell.controller.loops import Turns
+from speedwell.controller.loops import in_turns
 from speedwell.controller.policy.reads.link_load import ReadFlow
 from speedwell.controller.policy.reads.selection import MAYFLOWER, PLUS
 from speedwell.controller.policy.reads.selection_request import Replica
@@ -113,13 +113,10 @@ class ReadsApi:
            query=("offset", "limit", "link"))
     def list_reads(self, offset: Offset = 0, limit: Limit = LIMIT, link: OverLink = None) -> models.ReadList:
         """In the order in which they came. A read that ends between two pages moves those after it forward."""
-        flows, now, turns, states = self._service.model(), time.monotonic(), Turns(), []
+        flows, now = self._service.model(), time.monotonic()
         chosen = list(self._service.reads) if link is None else self._reads_over(link)
         reads, page = page_of(chosen, offset, limit)
-        for read in reads:
-            states.append(self._read_state(read, flows, now))
-            turns.others()
-        return models.ReadList(reads=states, **page)
+        return models.ReadList(reads=[self._read_state(read, flows, now) for read in in_turns(reads)], **page)
 
     @route("GET", "/v1/reads/{id}", summary="A read in flight", tag="reads", response=models.ReadState,
            problems=[UnknownRead, TooManyWaiting], query=("after", "wait_seconds"))
@@ -140,7 +137,7 @@ class ReadsApi:
         """Parts of reads that have an entry of their own, with the rates that the switches measured."""
         flows, now = self._service.model(), time.monotonic()
         parts, page = page_of(list(self._service.reads.flows()), offset, limit)
-        return models.PlacedFlowList(flows=[self._flow(part, flows, now) for part in parts], **page)
+        return models.PlacedFlowList(flows=[self._flow(part, flows, now) for part in in_turns(parts)], **page)
 
     def _reads_over(self, link: str) -> list[Read]:
         return [read for read in self._service.reads if any(

@@ -212,14 +212,12 @@ class Flowserver(Application):
     @set_ev_cls(EventMeasured)
     def measured(self, event: EventMeasured) -> None:
         # Flows first, then links, as the policy wants it; requests have their turn in between.
-        for parts in in_turns(self.reads.flows()):
-            now = time.monotonic()
-            for part in parts:
-                record = self._record(part)
-                if record is not None:
-                    self._scheduler.flow_measured(part, record, event.began_at, now)
-        for links in in_turns(list(self._state.network.links)):
-            self._scheduler.links_measured(links, event.began_at, time.monotonic())
+        for part in in_turns(self.reads.flows()):
+            record = self._record(part)
+            if record is not None:
+                self._scheduler.flow_measured(part, record, event.began_at, time.monotonic())
+        for link in in_turns(list(self._state.network.links)):
+            self._scheduler.link_measured(link, event.began_at, time.monotonic())
         now = time.monotonic()
         self.divider.measured(now)
         for part in self._scheduler.expired(now):

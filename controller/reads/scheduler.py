@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from speedwell.controller.counters.measurements import Measurements, fresh_rate
@@ -212,13 +212,11 @@ class ReadScheduler:
         part.measured_bps = counters.rate_bps
         self.chains.measured(part, counters.latest_bps, now)
 
-    def links_measured(self, links: Iterable[Link], began_at: float, now: float) -> None:
-        """The same for links, of which some may be gone. After all flows."""
-        for link in filter(self._state.network.has_link, links):
-            measured = fresh_rate(self._state, self._measurements, link, began_at)
-            if measured is not None:
-                rate_bps, _ = measured
-                self._selector.link_measured(link, rate_bps, now)
+    def link_measured(self, link: Link, began_at: float, now: float) -> None:
+        """The same for a link, which may be gone. After all flows."""
+        measured = fresh_rate(self._state, self._measurements, link, began_at)
+        if measured is not None and self._state.network.has_link(link):
+            self._selector.link_measured(link, measured[0], now)
 
 
 def _connection(read: Read, selection: Selection, client_port: int) -> FiveTuple:

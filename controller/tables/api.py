@@ -9,7 +9,7 @@ from eventlet import GreenPool
 
 from speedwell.controller.counters.measurements import duration_of
 from speedwell.controller.errors import ControllerError, SwitchGone, SwitchRefused, SwitchTimedOut, UnknownSwitch
-from speedwell.controller.loops import Turns, in_turns
+from speedwell.controller.loops import in_turns
 from speedwell.controller.rest.fields import DpidInput
 from speedwell.controller.rest.pages import LIMIT, Limit, Offset, page_of
 from speedwell.controller.rest.routes import route
@@ -46,23 +46,16 @@ class EntriesApi:
         """With its counters. `owner` leaves out all others."""
         if dpid not in self._state.switches:
             raise UnknownSwitch(dpid)
-        wanted, turns = [], Turns()
-        for entry in self._asked(dpid):
-            if owner in (None, self._owner(entry, dpid)):
-                wanted.append(entry)
+        wanted = [entry for entry in in_turns(self._asked(dpid)) if owner in (None, self._owner(entry, dpid))]
         wanted.sort(key=lambda entry: (entry.table_id, -entry.priority, entry.cookie, str(entry.match)))
         listed, page = page_of(wanted, offset, limit)
-        entries = []
-        for entry in listed:
-            entries.append(self._entry(entry, dpid))
-            turns.others()
-        return models.SwitchEntries(dpid=dpid, switch_name=self._state.name_of(dpid), entries=entries, **page)
+        return models.SwitchEntries(dpid=dpid, switch_name=self._state.name_of(dpid), **page,
+                                    entries=[self._entry(entry, dpid) for entry in in_turns(listed)])
 
     def _count(self, dpid: str) -> models.SwitchEntryCounts:
         counts, problem = Counter[str](), None
         try:
-            for entries in in_turns(self._asked(dpid)):
-                counts.update(self._owner(entry, dpid) for entry in entries)
+            counts.update(self._owner(entry, dpid) for entry in in_turns(self._asked(dpid)))
         except ControllerError as error:
             problem = str(error)
         return models.SwitchEntryCounts(dpid=dpid, switch_name=self._state.name_of(dpid), entries=dict(counts),

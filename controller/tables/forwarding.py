@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from prometheus_client import Gauge
@@ -177,7 +176,7 @@ class Forwarding(Application):
     def _counted(self, dpid: str, stats: list[Any], now: float) -> None:
         """What a switch says of the entries of single flows. Those of no record are an earlier controller's, whose
         flows may go on: they idle out."""
-        for stat in chain.from_iterable(in_turns(stats)):
+        for stat in in_turns(stats):
             record = self.records.with_cookie(stat.cookie, dpid)
             if record is not None:
                 record.counted(stat.byte_count, stat.packet_count, duration_of(stat), now)

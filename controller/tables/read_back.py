@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from speedwell.controller.errors import SwitchRefused
-from speedwell.controller.loops import Turns
+from speedwell.controller.loops import in_turns
 from speedwell.controller.switches import openflow
 from speedwell.controller.switches.entries import COOKIE_MASK, FlowEntry, Group, Meter, PacketMeter, dpid_hex
 from speedwell.controller.switches.layout import EXPLICIT_COOKIES, FIRST_GROUP, LAST_GROUP
 from speedwell.controller.switches.transactions import HasConfirmations, asked
 from speedwell.controller.tables.entries import SwitchTables, groups_reached
 from speedwell.controller.tables.registry import is_planned
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -54,20 +52,12 @@ def read_back(state: HasConfirmations, datapath: Any, timeout_seconds: float) ->
     flows = ask(openflow.flow_stats_request(datapath))
     groups = ask(parser.OFPGroupDescStatsRequest(datapath, 0))
     try:
-        found = sort_read_back(_in_turns(map(openflow.decode_flow, flows)),
-                               _in_turns(map(openflow.decode_group, groups)), map(openflow.decode_meter, meters))
+        found = sort_read_back(in_turns(map(openflow.decode_flow, flows)),
+                               in_turns(map(openflow.decode_group, groups)), map(openflow.decode_meter, meters))
     except Exception as error:
         # Ryu parses matches only now, and raises what it likes over one that no switch should send.
         raise SwitchRefused(dpid_hex(datapath.id), "unreadable entry", repr(error)) from error
     return replace(found, max_meters=max_meters)
-
-
-def _in_turns(decoded: Iterable[T]) -> Iterator[T]:
-    """Thousands of entries take longer than anybody may be held up."""
-    turns = Turns()
-    for each in decoded:
-        turns.others()
-        yield each
 
 
 def sort_read_back(flows: Iterable[FlowEntry], groups: Iterable[Group],

@@ -143,6 +143,6 @@ def test_others_have_their_turn_while_many_entries_are_decoded() -> None:
             eventlet.sleep(0)
 
     others = eventlet.spawn(count)
-    list(read_back._in_turns(time.sleep(TURN_SECONDS / 4) for _ in range(40)))
+    list(read_back.in_turns(time.sleep(TURN_SECONDS / 4) for _ in range(40)))
     others.kill()
     assert len(turns) > 5
