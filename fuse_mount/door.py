@@ -15,7 +15,7 @@ _quota_told_at = float("-inf")
 
 # Of these the kernel looks the name up again and repeats them, if the inode is not there (any more).
 NAME_AN_INODE = frozenset(("getattr", "setattr", "readlink", "open", "opendir", "readdir", "readdirplus", "getxattr",
-                           "setxattr", "listxattr", "removexattr"))
+                           "setxattr", "listxattr", "removexattr", "statfs"))
 
 MAKE_A_HANDLE = ("create", "open")
 USE_A_HANDLE = ("read", "write", "flush", "fsync", "release", "fallocate", "lseek")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from speedwell.fs import command_line, logs, tracing
+from speedwell.fs import command_line, logs, paths, tracing
 from speedwell.fs import metrics as prometheus
 from speedwell.fs.command_line import Number
 from speedwell.fs.config import config_option
@@ -193,7 +193,7 @@ def _serve(report: Report, library: ModuleType, place: Path, log_file: Path | No
 def _root_of(client: Client, subdirectory: str) -> int:
     from speedwell.fs.proto.speedwell_pb2 import DIRECTORY
 
-    attributes = client.lookup(subdirectory)
+    attributes = client.lookup(paths.normalise(subdirectory, "--subdirectory"))
     if attributes.type != DIRECTORY:
         raise MountError(f"--subdirectory: {subdirectory} is not a directory of the filesystem")
     return attributes.inode

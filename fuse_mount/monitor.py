@@ -22,7 +22,6 @@ from speedwell.fuse_mount.access_log import AccessLog, Reader
 
 log = logging.getLogger(__name__)
 
-MOST_CONNECTIONS = 32
 BATCH = 500
 LOOK_SECONDS = 0.1
 """Between two looks for new records: whoever notes one wakes nobody."""
@@ -85,11 +84,10 @@ class _Server(socketserver.ThreadingUnixStreamServer):
 
     def __init__(self, path: str, monitor: Monitor) -> None:
         self.monitor = monitor
-        self.places = threading.BoundedSemaphore(MOST_CONNECTIONS)
         super().__init__(path, _Connection)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        return user_of(request) in (0, os.getuid()) and self.places.acquire(blocking=False)
+        return user_of(request) in (0, os.getuid())
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.exception("the monitor failed")
@@ -108,11 +106,6 @@ class _Connection(socketserver.StreamRequestHandler):
                     return
                 else:
                     self._send({"error": "ask for `statistics` or `accesslog`"})
-
-    def finish(self) -> None:
-        self.server.places.release()
-        with suppress(OSError):
-            super().finish()
 
     def _follow(self) -> None:
         reader, following = Reader(), self.server.monitor.access_log

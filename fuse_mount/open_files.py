@@ -3,6 +3,7 @@
 import errno
 import itertools
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from speedwell.fs.client import Client, Reader
@@ -72,25 +73,18 @@ class OpenFiles:
         with self._lock:
             files = list(self._files.values())
         with ThreadPoolExecutor(FLUSHED_AT_ONCE) as pool:
-            flushed = pool.map(_flush, files)
-            return [(file.inode, error) for file, error in zip(files, flushed, strict=True) if error is not None]
+            return [failed for failed in pool.map(_flush, files) if failed is not None]
 
-    def is_executed(self, inode: int) -> bool:
-        """Whether a program on this mount runs from the file."""
+    def any_handle(self, inode: int, is_so: Callable[[Handle], bool]) -> bool:
+        """Whether a handle of the file is."""
         with self._lock:
             file = self._files.get(inode)
-            return file is not None and any(handle.executes for handle in file.handles)
-
-    def other_content_open(self, inode: int, file_id: str) -> bool:
-        """Whether a handle of the file reads a content other than `file_id`."""
-        with self._lock:
-            file = self._files.get(inode)
-            return file is not None and any(handle.version not in (None, file_id) for handle in file.handles)
+            return file is not None and any(map(is_so, file.handles))
 
 
-def _flush(file: OpenFile) -> SpeedwellError | None:
+def _flush(file: OpenFile) -> tuple[int, SpeedwellError] | None:
     try:
         file.flush()
     except SpeedwellError as error:
-        return error
+        return file.inode, error
     return None

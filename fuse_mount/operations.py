@@ -91,7 +91,8 @@ class SpeedwellOperations(LockOperations):
     def open(self, inode: int, info: Any) -> None:
         if info.flags & os.O_TRUNC:
             self._by_name(inode)
-            if info.flags & os.O_ACCMODE == os.O_RDONLY and self._files.is_executed(inode):
+            if info.flags & os.O_ACCMODE == os.O_RDONLY and self._files.any_handle(
+                    inode, lambda handle: handle.executes):
                 # What is opened for writing the kernel checks before it asks here, what is only emptied afterwards.
                 raise ProgramRuns(f"inode {inode} is a running program")
             self._opened(self._truncate_to_zero(inode), info)
@@ -155,7 +156,8 @@ class SpeedwellOperations(LockOperations):
     def _use_pages(self, file: OpenFile, attributes: Attributes, info: Any) -> None:
         with file.renewal:
             if self._nodes.get(file.inode).pages != attributes.file_id and \
-                    self._files.other_content_open(file.inode, attributes.file_id):
+                    self._files.any_handle(
+                    file.inode, lambda handle: handle.version not in (None, attributes.file_id)):
                 # Both handles would fill and read the same pages with different contents.
                 info.direct_io = 1
                 self._forget_pages(file.inode)

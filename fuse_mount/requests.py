@@ -49,17 +49,13 @@ class Requests(Session):
 
     def _setattr(self, request: int, inode: int, wanted: Any, fields: int, info: Any) -> None:
         status = wanted.contents
-        changes: dict[str, Any] = {}
-        for bit, key, value in ((SET_MODE, "mode", status.st_mode & 0o7777), (SET_UID, "uid", status.st_uid),
-                                (SET_GID, "gid", status.st_gid)):
-            if fields & bit:
-                changes[key] = value
-        for bit, bit_now, key, time in ((SET_ATIME, SET_ATIME_NOW, "atime", status.st_atimespec),
-                                        (SET_MTIME, SET_MTIME_NOW, "mtime", status.st_mtimespec)):
-            if fields & bit_now:
-                changes[f"{key}_now"] = True
-            elif fields & bit:
-                changes[f"{key}_ns"] = time.tv_sec * NS + time.tv_nsec
+        fields &= ~(fields >> 3 & (SET_ATIME | SET_MTIME))      # a time that is to be now comes with both bits
+        atime, mtime = status.st_atimespec, status.st_mtimespec
+        changes = {key: value for bit, key, value in (
+            (SET_MODE, "mode", status.st_mode & 0o7777), (SET_UID, "uid", status.st_uid),
+            (SET_GID, "gid", status.st_gid), (SET_ATIME, "atime_ns", atime.tv_sec * NS + atime.tv_nsec),
+            (SET_MTIME, "mtime_ns", mtime.tv_sec * NS + mtime.tv_nsec), (SET_ATIME_NOW, "atime_now", True),
+            (SET_MTIME_NOW, "mtime_now", True)) if fields & bit}
         self._answer_attributes(request, self._operations.setattr(
             inode, info.contents.fh if info else None, status.st_size if fields & SET_SIZE else None, changes))
 

@@ -96,6 +96,7 @@ def test_a_root_that_is_removed_is_stale_and_can_be_unmounted(mount: Mounted, cl
     client.rmdir(PLACE)
     assert errno_of(os.stat, mount.path) == errno.ESTALE
     assert errno_of(os.listdir, mount.path) == errno.ESTALE
+    assert errno_of(os.statvfs, mount.path) == errno.ESTALE
     assert errno_of(os.mkdir, mount.path / "new") == errno.ESTALE
     client.mkdir(PLACE)
     assert errno_of(os.stat, mount.path) == errno.ESTALE
