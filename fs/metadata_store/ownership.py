@@ -206,6 +206,9 @@ class Ownership:
         except Refused as error:
             raise NotMine(str(error)) from None
         except (OSError, EOFError, SpeedwellError) as error:
+            if not holding.is_owned:    # it can have handed the block on and ended: the address leads to who has it
+                raise NotMine(f"NOTMINE {holding.block} is {holding.former}'s, which does not answer: "
+                              f"{reason(error)}") from None
             raise StorageFailed(f"{holding.former}, who has {holding.block} too, does not answer: "
                                 f"{reason(error)}") from None
 

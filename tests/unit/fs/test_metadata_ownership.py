@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 from collections.abc import Iterator
 from ipaddress import IPv4Network
@@ -68,6 +69,18 @@ def test_a_block_comes_with_its_records(nodes):
     assert [new.engine.get(key) for key in IN_LOW] == [b"of " + key for key in IN_LOW]
     assert new.ownership.owned == [LOW] and former.ownership.owned == [HIGH]
     assert not list(former.engine.keys_in(LOW))
+
+
+def test_who_forwards_to_an_owner_that_is_gone_says_that_the_key_is_elsewhere(nodes):
+    former, _ = nodes
+    with socket.create_server((NEW, 0)) as closed:
+        gone = Peer(NEW, closed.getsockname()[1])
+    former.ownership.set_moves({}, {LOW: gone})
+    former.ownership.release(LOW, NEW)
+    former.ownership.set_moves({}, {})
+    for ask in (lambda: former.ownership.get(IN_LOW[0]), lambda: former.ownership.put(IN_LOW[0], b"1")):
+        with pytest.raises(NotMine, match=f"NOTMINE {LOW} is {gone}'s, which does not answer: Connection refused"):
+            ask()
 
 
 def test_who_gets_a_block_back_from_a_lost_server_still_has_what_was_not_fetched(nodes):
