@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import count
 from random import Random
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from speedwell.controller.policy.errors import MetadataError, NoIdleServer, UnknownServer
 from speedwell.controller.policy.metadata.blocks import (
+    IPV4,
     SPACE,
     Block,
     Move,
@@ -103,6 +106,34 @@ def test_2000_servers_have_half_the_papers_entries_after_500_changes(seed: int) 
     assert found["aggregation_worst"] <= 198
     assert found["core_worst"] == 0
     assert found["moved"] <= 1.5, "of what a server has in the mean, in one change"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_2000_servers_in_racks_of_4_to_28_have_little_more_entries_after_500_changes(seed: int) -> None:
+    rng, hosts = Random(seed), {}
+    for rack in count():
+        if len(hosts) == 2048:
+            break
+        for _ in range(min(rng.randint(4, 28), 2048 - len(hosts))):
+            hosts[f"s{len(hosts)}"] = place(rack // 16, rack % 16)
+    layout = lay_out({server: hosts[server] for server in list(hosts)[:2000]}, IPV4)
+    for _ in range(500):
+        on, off = sorted(layout.above), sorted(hosts.keys() - layout.above.keys())
+        if off and rng.random() < 0.5:
+            server = rng.choice(off)
+            layout = join(layout, server, hosts[server])
+        else:
+            layout = leave(layout, rng.choice(on))
+    entries = Counter[str]()
+    for name, table in tables(layout).items():
+        entries[switch_of(name)] += len(table)
+    edge, aggregation = (max(number for switch, number in entries.items() if switch.startswith(tier))
+                         for tier in ("edge", "aggregation"))
+    print(f"seed {seed}: {edge} entries at the worst edge switch, {aggregation} at the worst aggregation switch")
+    assert layout.busiest_over_mean <= 1.03
+    assert edge <= 240, "180 are aimed at"
+    assert aggregation <= 198
 
 
 def test_no_server_of_racks_of_uneven_size_is_too_busy_at_first() -> None:
