@@ -174,8 +174,9 @@ class Registry:
             number = self._numbers.get(each.server.dataserver_id)
             if number is not None:
                 self._status[number] = Status(
-                    now_seconds - each.last_heartbeat_seconds_ago, each.capacity_bytes, each.available_bytes,
-                    each.disk, other_hosts=tuple(each.server.other_hosts), directories=tuple(each.directories),
+                    now_seconds - each.last_heartbeat_seconds_ago, each.capacity_bytes or None,
+                    each.available_bytes if each.capacity_bytes else None, each.disk,
+                    other_hosts=tuple(each.server.other_hosts), directories=tuple(each.directories),
                     release=each.release)
 
     def is_alive(self, number: int, now_seconds: float) -> bool:

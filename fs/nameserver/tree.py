@@ -156,10 +156,15 @@ class Tree:
         """Where a directory lies."""
         names = []
         while directory != ROOT_INODE:
-            inode = records.parse_inode(directory, self.record(directory))
+            inode = records.parse_inode(directory, self._shown(directory) if self._hashes else self.record(directory))
             names.append(inode.name or self._name_of(directory, inode.parent))
             directory = inode.parent
         return b"/" + b"/".join(reversed(names))
+
+    def _shown(self, number: int) -> bytes:
+        """Its record as it is known here, whoever owns it: good enough for a path that somebody reads."""
+        key = records.inode_key(number)
+        return next((value for _, value in self._store.iterate(key, key + b"\0")), b"") or self.record(number)
 
     def _name_of(self, directory: int, parent: int) -> bytes:
         """Of one whose record an earlier version wrote."""

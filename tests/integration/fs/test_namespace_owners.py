@@ -1,8 +1,11 @@
 """Several nameservers that each own blocks of one namespace, over a real etcd."""
 
 import random
+import re
 import threading
 import time
+import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,16 +14,18 @@ import pytest
 from speedwell.fs import paths, slots
 from speedwell.fs.client.metadata import MetadataClient
 from speedwell.fs.client.nameservers import Nameservers
-from speedwell.fs.errors import DirectoryNotEmpty
+from speedwell.fs.errors import DirectoryNotEmpty, NoReplicaAvailable
 from speedwell.fs.etcd_client import EtcdClient
 from speedwell.fs.nameserver import records
 from speedwell.fs.nameserver.records import DIRECTORY, ROOT_INODE, Inode
 from speedwell.fs.proto import speedwell_pb2 as pb
-from tests.etcd import EtcdCluster, requires_etcd
-from tests.several_nameservers import Installation
+from tests.etcd import EtcdCluster, free_ports, requires_etcd
+from tests.local_cluster import SCRIPTS, Daemon
+from tests.several_nameservers import NAMESERVER, Installation
 from tests.waiting import wait_until
 
 pytestmark = requires_etcd
+DATASERVER = str(SCRIPTS / "speedwell-dataserver")
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +204,85 @@ def test_an_owner_that_ends_or_stands_still_is_replaced(installation: Installati
 
     workers = change_all_at_once(installation, etcd, disturb, 4)
     print(sum(each.done for each in workers), "changes, slowest s:", max(each.slowest_seconds for each in workers))
+
+
+def test_owners_join_and_leave_while_names_change(installation: Installation, etcd: EtcdCluster,
+                                                  tmp_path: Path) -> None:
+    third = Daemon("n2", [NAMESERVER, "--directory", str(tmp_path / "n2"), "--etcd", ",".join(etcd.endpoints),
+                          "--etcd-prefix", str(tmp_path), "--shared"], tmp_path / "n2.log")
+
+    def disturb(number: int) -> None:
+        if number % 2:
+            third.stop()
+            installation.nameservers.remove(third)
+        else:
+            third.start()
+            installation.nameservers.append(third)
+        wait_until(lambda: len(owners(installation)) == 3 - number % 2, 15, "the blocks do not move")
+
+    workers = change_all_at_once(installation, etcd, disturb, 4)
+    print(sum(each.done for each in workers), "changes, slowest s:", max(each.slowest_seconds for each in workers))
+
+
+def requests_answered(ports: list[int]) -> Counter[str]:
+    """By all nameservers so far, by name, without what they and dataservers say every second."""
+    found: Counter[str] = Counter()
+    for port in ports:
+        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+        for name, count in re.findall(r'nameserver_request_seconds_count{request="(\w+)"} ([0-9.]+)', text):
+            found[name] += int(float(count))
+    del found["Statistics"], found["Heartbeat"]
+    return found
+
+
+def test_a_request_costs_one_message_and_a_change_across_owners_two(tmp_path: Path, etcd: EtcdCluster) -> None:
+    ports = free_ports(2)
+    started = Installation(tmp_path, etcd, 0)
+    started.nameservers = [Daemon(f"n{n}", [
+        NAMESERVER, "--directory", str(tmp_path / f"n{n}"), "--etcd", ",".join(etcd.endpoints), "--etcd-prefix",
+        str(tmp_path), "--shared", "--metrics", f"127.0.0.1:{port}"], tmp_path / f"n{n}.log")
+        for n, port in enumerate(ports)]
+    dataserver = Daemon("d0", [DATASERVER, "--id", "d0", "--directory", str(tmp_path / "d0")], tmp_path / "d0.log")
+    try:
+        for nameserver in started.nameservers:
+            nameserver.start()
+        wait_until(lambda: len(owners(started)) == 2, 15, "not both own a part")
+        dataserver.launch("--nameserver", started.address)
+        with MetadataClient(started.address, 0) as client:
+            wait_until(lambda: client.statistics().dataservers, 15, "the dataserver does not register")
+            spread = directories_by_owner(client, 16)
+
+            def cost(count: int, call: Callable[[int], object]) -> dict[str, int]:
+                before = requests_answered(ports)
+                for number in range(count):
+                    call(number)
+                return dict(requests_answered(ports) - before)
+
+            for there, here in ((spread[True][0], spread[False][0]), (spread[False][1], spread[True][1])):
+                wait_until(lambda there=there: _can_create(client, there), 15, "no dataserver is known")
+                assert cost(1000, lambda number, there=there: client.create(
+                    paths.below(there, b"f%03d" % number), replication=1)) == {"Create": 1000}
+                assert cost(20, lambda number, there=there: client.lookup(
+                    paths.below(there, b"f%03d" % number))) == {"Lookup": 20}
+                assert cost(1, lambda _, there=there: client.list_columns(
+                    paths.of_inode(there), statuses=True)) == {"List": 1}
+                assert cost(20, lambda number, there=there: client.rename(
+                    paths.below(there, b"f%03d" % number), paths.below(there, b"g%03d" % number))) == {"Rename": 20}
+                assert cost(20, lambda number, there=there, here=here: client.rename(
+                    paths.below(there, b"g%03d" % number), paths.below(here, b"h%03d" % number)
+                    )) == {"Rename": 20, "Owners": 20}
+        assert faults(etcd, started) == []
+    finally:
+        dataserver.stop()
+        started.stop()
+
+
+def _can_create(client: MetadataClient, directory: int) -> bool:
+    try:
+        client.create(paths.below(directory, b"first"), replication=1)
+    except NoReplicaAvailable:
+        return False
+    return True
 
 
 def test_two_nameservers_answer_for_one_namespace(installation: Installation) -> None:
