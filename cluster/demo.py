@@ -1,20 +1,22 @@
-"""The demonstration: real files through a mount on an emulated fabric, and one congested read, steered and not.
+"""The demonstration: five tasks on an emulated fabric, without the five systems and with them.
 
-`scripts/demo` runs it. It builds a cluster, copies a directory tree and a large file in through one mount,
-checks every byte through another, saturates the link of the replica nearest to a reader and reads the
-large file twice: from the nearest replica over an ECMP path, and as Mayflower chooses.
+`scripts/demo` runs it. It builds a cluster twice, and each time writes a large file through one mount and reads it
+through another, copies many small files, has hosts send to one at once, and reads the large file while the link of
+the nearest replica is saturated.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +24,13 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
 from speedwell.cluster.commands.up import MOUNT_ROOT
 from speedwell.cluster.controller_client import session
 from speedwell.cluster.errors import ClusterError, InvalidSetting
 from speedwell.cluster.fabric import run_on_host
-from speedwell.cluster.fabric_settings import read_settings
+from speedwell.cluster.fabric_settings import FabricSettings, read_settings, with_all_systems
 from speedwell.cluster.machine import switch_cpu_seconds
 from speedwell.cluster.supervisor import down, up
 from speedwell.cluster.tables import Table
@@ -38,12 +40,13 @@ from speedwell.topo.emulation.processes import in_namespace
 from speedwell.topo.fabric import Fabric, three_tier
 from speedwell.topo.waiting import wait_for
 
-TREE = Path("/usr/lib/python3.11/encodings")
 LARGE_FILE_BYTES = 16 << 20
 HOST_BPS = 80e6
 OVERSUBSCRIPTION = {"edge": 2.0, "aggregation": 1.0}   # every link then has the rate of a host's
 COMPETING_FLOWS = 2
-POLICIES = (("nearest", "ecmp"), ("mayflower", "mayflower"))
+WITHOUT = {"replica_policy": "nearest", "path_policy": "ecmp", "placement_policy": "rack-aware"}
+SMALL_FILES, WRITERS = 1_000, 8
+INCAST_MIB, PINGS, PING_SECONDS = 4, 100, 0.02
 IPERF_PORT = 5201
 CONGESTED_SECONDS = 3.0                 # three polls of the controller
 
@@ -60,20 +63,20 @@ class Stage:
 
 @click.command()
 @click.option("--keep", is_flag=True, help="Leave the cluster up and say what to try.")
-@click.option("--tree", type=click.Path(exists=True, file_okay=False, path_type=Path), default=TREE,
-              show_default=True, help="Directory tree to copy in.")
+@click.option("--small-files", type=click.IntRange(1, 100_000), default=SMALL_FILES, show_default=True,
+              help="How many small files to copy in.")
 @click.option("--runs", type=click.IntRange(1, 20), default=1, show_default=True,
-              help="Congested reads with each policy; the table shows the medians.")
+              help="Congested reads each time; the table shows the medians.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path),
               help="Also write the results here.")
-def command(keep: bool, tree: Path, runs: int, json_file: Path | None) -> None:
-    """Show Speedwell at work: a mount on an emulated network whose controller steers every read."""
+def command(keep: bool, small_files: int, runs: int, json_file: Path | None) -> None:
+    """Show Speedwell at work: the same five tasks without its five systems and with them."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=140)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        results = demonstrate(console, tree, runs, keep)
+        results = demonstrate(console, small_files, runs, keep)
     except KeyboardInterrupt:
         raise command_line.Interrupted from None
     if json_file:
@@ -85,90 +88,118 @@ def main() -> None:
     sys.exit(command_line.run(command, "demo"))
 
 
-def demonstrate(console: Console, tree: Path, runs: int, keep: bool) -> list[dict[str, Any]]:
-    """Run the whole demonstration; returns one row a policy. The cluster is stopped unless `keep`."""
+def demonstrate(console: Console, small_files: int, runs: int, keep: bool) -> dict[str, Any]:
+    """Run the whole demonstration; returns what was measured, `without` and `with` the systems. The second cluster is
+    stopped unless `keep`."""
     fabric = three_tier(pods=2, racks_per_pod=2, hosts_per_rack=4, host_bps=HOST_BPS,
                         oversubscription=OVERSUBSCRIPTION)
     first, second = fabric.hosts[0].name, fabric.hosts[-1].name
     mounts = {first: MOUNT_ROOT / first, second: MOUNT_ROOT / second}
-    settings = read_settings(fabric=fabric, mounts=mounts, machine=True)
-    with ExitStack() as cleanup:
-        with _step(console, f"cluster on {fabric.name}: {len(fabric.switches)} switches, "
-                            f"{len(fabric.hosts)} hosts at {HOST_BPS / 1e6:g} Mbit/s") as status:
-            cluster = up(settings, status)
-        cleanup.callback(_stop, console)
-        console.print(f"  watch it in a browser: {cluster['controller']}/", highlight=False)
-        _copy_in(console, tree, mounts[first])
-        _verify(console, tree, mounts[second])
-        results = _congested_reads(console, fabric, cluster, runs)
-        _show(console, results)
-        if keep:
-            cleanup.pop_all()
-            _say_what_to_try(console, cluster)
+    results: dict[str, Any] = {}
+    for name, chosen in (("without", WITHOUT), ("with", with_all_systems(fabric))):
+        settings = read_settings(fabric=fabric, mounts=mounts, machine=True, **chosen)
+        with ExitStack() as cleanup:
+            with _step(console, f"{name} the five systems: {fabric.name} of {len(fabric.switches)} switches and "
+                                f"{len(fabric.hosts)} hosts at {HOST_BPS / 1e6:g} Mbit/s") as status:
+                cluster = up(settings, status)
+            cleanup.callback(_stop, console)
+            console.print(f"  watch it in a browser: {cluster['controller']}/", highlight=False)
+            results[name] = _tasks(console, settings, cluster, small_files, runs)
+            if name == "with":
+                _show(console, results)
+                if keep:
+                    cleanup.pop_all()
+                    _say_what_to_try(console, cluster)
     return results
 
 
 # ---------------------------------------------------------------------- steps
 
 
-def _copy_in(console: Console, tree: Path, mount: Path) -> None:
-    total = sum(len(names) + len(files) for _, names, files in os.walk(tree)) + 1
-    with _bar(console, f"cp -r {tree} {mount}", MofNCompleteColumn()) as (progress, task):
-        progress.update(task, total=total)
-        with subprocess.Popen(["cp", "-rv", str(tree), str(mount)], stdout=subprocess.PIPE) as copy:
-            assert copy.stdout is not None
-            for _ in copy.stdout:
-                progress.advance(task)
-        _require(copy.returncode == 0, f"cp -r into {mount} failed with exit code {copy.returncode}")
+def _tasks(console: Console, settings: FabricSettings, cluster: dict[str, Any], small_files: int,
+           runs: int) -> dict[str, Any]:
+    """Seconds that each task takes, the mean delay of a ping beside the incast, and the congested read."""
+    fabric, (mount, other) = settings.fabric, settings.mounts.values()
     _fill_with_real_files(_large_source())
-    with _bar(console, f"cp large file {mount}/large", DownloadColumn(binary_units=True)) as (progress, task):
-        progress.update(task, total=LARGE_FILE_BYTES)
-        target = mount / "large"
-        with subprocess.Popen(["cp", _large_source(), target]) as copy:
-            while copy.poll() is None:
-                time.sleep(0.1)
-                progress.update(task, completed=target.stat().st_size if target.exists() else 0)
-        _require(copy.returncode == 0, f"cp of the large file failed with exit code {copy.returncode}")
-        progress.update(task, completed=LARGE_FILE_BYTES)
+    write_seconds = _timed(console, f"write {units.size(LARGE_FILE_BYTES)}, three replicas",
+                           lambda: _copy(_large_source(), mount / "large"))
+    read_seconds = _timed(console, "read it at another mount", lambda: _compare(_large_source(), other / "large"))
+    small_seconds = _timed(console, f"write {small_files:,} small files, and list them",
+                           lambda: _small_files(mount / "small", other / "small", small_files))
+    pings: list[float] = []
+    senders = len({host.rack for host in fabric.hosts})
+    incast_seconds = _timed(console, f"{senders} hosts send {INCAST_MIB} MiB each to one at once",
+                            lambda: pings.append(_incast(fabric, cluster)))
+    congested = _congested_reads(console, settings, cluster, runs)
+    return {"write_seconds": write_seconds, "read_seconds": read_seconds, "small_files_seconds": small_seconds,
+            "incast_seconds": incast_seconds, "incast_ping_seconds": pings[0],
+            "congested_read_seconds": congested["seconds"], "congested_read": congested}
 
 
-def _verify(console: Console, tree: Path, mount: Path) -> None:
-    """Compare every byte with the other mount's view."""
-    pairs = [(path, mount / tree.name / path.relative_to(tree)) for path in sorted(tree.rglob("*"))
-             if path.is_file()]
-    pairs.append((_large_source(), mount / "large"))
-    total = sum(source.stat().st_size for source, _ in pairs)
-    with _bar(console, f"compare {len(pairs)} files through {mount}",
-              DownloadColumn(binary_units=True)) as (progress, task):
-        progress.update(task, total=total)
-        for source, copy in pairs:
-            with source.open("rb") as wanted, copy.open("rb") as found:
-                while True:
-                    block = wanted.read(1 << 20)
-                    if found.read(max(1, len(block))) != block:
-                        raise ClusterError(f"{copy} differs from {source}")
-                    progress.advance(task, len(block))
-                    if not block:
-                        break
+def _timed(console: Console, text: str, task: Callable[[], None]) -> float:
+    with _step(console, text):
+        begin = time.monotonic()
+        task()
+        return time.monotonic() - begin
 
 
-def _congested_reads(console: Console, fabric: Fabric, cluster: dict[str, Any], runs: int) -> list[dict[str, Any]]:
-    stage = _cast(fabric, cluster)
-    results = []
+def _copy(source: Path, target: Path) -> None:
+    _require(subprocess.run(["cp", source, target], check=False).returncode == 0, f"cp to {target} failed")
+
+
+def _compare(source: Path, copy: Path) -> None:
+    if subprocess.run(["cmp", "-s", source, copy], check=False).returncode:
+        raise ClusterError(f"{copy} differs from {source}")
+
+
+def _small_files(directory: Path, other: Path, count: int) -> None:
+    directory.mkdir()
+    with ThreadPoolExecutor(WRITERS) as writers:
+        list(writers.map(lambda number: (directory / f"{number}").write_text(f"{number}\n"), range(count)))
+    _require(len([*other.iterdir()]) == count, f"{other} lists other files than {directory} was given")
+
+
+def _incast(fabric: Fabric, cluster: dict[str, Any]) -> float:
+    """A host of each rack sends to one of the last. Returns the mean delay of a ping to it meanwhile, in seconds."""
+    hosts, sink = cluster["hosts"], fabric.hosts[-1]
+    senders = list({host.rack: host.name for host in fabric.hosts if host is not sink}.values())
+    address = hosts[sink.name]["ip"]
+    quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with ExitStack() as cleanup:
+        sending = []
+        for port in range(IPERF_PORT + 1, IPERF_PORT + 1 + len(senders)):
+            server = run_on_host(hosts[sink.name]["pid"], ["iperf3", "-s", "-1", "-p", str(port)], **quiet)
+            cleanup.callback(server.wait)
+            cleanup.callback(server.terminate)
+            _require(wait_for(lambda port=port: _listens(hosts[sink.name]["pid"], port), 5.0),  # type: ignore[misc]
+                     f"iperf3 did not start to listen on {sink.name}")
+        for port, sender in enumerate(senders, IPERF_PORT + 1):
+            sending.append(run_on_host(hosts[sender]["pid"], [
+                "iperf3", "-c", address, "-p", str(port), "-n", f"{INCAST_MIB}M", "-C", "cubic"], **quiet))
+            cleanup.callback(sending[-1].wait)
+            cleanup.callback(sending[-1].terminate)
+        pinged = subprocess.run(
+            in_namespace(hosts[fabric.hosts[0].name]["pid"], [
+                "ping", "-q", "-i", str(PING_SECONDS), "-c", str(PINGS), address]),
+            capture_output=True, text=True, check=False)
+        _require(all(process.wait() == 0 for process in sending), f"a sender to {sink.name} failed")
+    found = re.search(r"= [\d.]+/([\d.]+)/", pinged.stdout)
+    _require(found is not None, f"no ping reached {sink.name}")
+    assert found is not None
+    return float(found[1]) / 1e3
+
+
+def _congested_reads(console: Console, settings: FabricSettings, cluster: dict[str, Any],
+                     runs: int) -> dict[str, Any]:
+    stage = _cast(settings.fabric, cluster)
     with _competing_traffic(cluster, stage):
         with _step(console, f"{COMPETING_FLOWS} competing TCP flows {stage.nearest} → {stage.sink} saturate "
                             f"the link {stage.nearest} - {stage.edge_switch}"):
-            _wait_until_measured(fabric, cluster, stage)
-        measured: dict[tuple[str, str], list[dict[str, Any]]] = {policy: [] for policy in POLICIES}
-        for _ in range(runs):
-            for policy in POLICIES:
-                measured[policy].append(_read(console, cluster, stage.reader, *policy))
-    for policy in POLICIES:
-        reads = sorted(measured[policy], key=lambda read: float(read["seconds"]))
-        results.append({"policy": "+".join(policy), "reader": stage.reader, **reads[len(reads) // 2],
-                        "all_seconds": [round(read["seconds"], 3) for read in measured[policy]]})
-    slowest = results[0]["seconds"]
-    return [{**row, "ratio": row["seconds"] / slowest} for row in results]
+            _wait_until_measured(settings.fabric, cluster, stage)
+        reads = [_read(console, settings, cluster, stage.reader) for _ in range(runs)]
+    return {"reader": stage.reader, "nearest": stage.nearest,
+            **sorted(reads, key=lambda read: float(read["seconds"]))[len(reads) // 2],
+            "all_seconds": [round(read["seconds"], 3) for read in reads]}
 
 
 def _cast(fabric: Fabric, cluster: dict[str, Any]) -> Stage:
@@ -197,13 +228,13 @@ def _competing_traffic(cluster: dict[str, Any], stage: Stage) -> Iterator[None]:
             cleanup.callback(process.wait)
             cleanup.callback(process.terminate)
             if host == stage.sink:
-                listening = wait_for(lambda: _listens(hosts[stage.sink]["pid"]), 5.0)
+                listening = wait_for(lambda: _listens(hosts[stage.sink]["pid"], IPERF_PORT), 5.0)
                 _require(listening, f"iperf3 did not start to listen on {stage.sink}")
         yield
 
 
-def _listens(pid: int) -> bool:
-    sockets = subprocess.run(in_namespace(pid, ["ss", "-Hltn", f"sport = :{IPERF_PORT}"]),
+def _listens(pid: int, port: int) -> bool:
+    sockets = subprocess.run(in_namespace(pid, ["ss", "-Hltn", f"sport = :{port}"]),
                              capture_output=True, text=True, check=False)
     return bool(sockets.stdout.strip())
 
@@ -223,15 +254,13 @@ def _wait_until_measured(fabric: Fabric, cluster: dict[str, Any], stage: Stage) 
     _require(wait_for(congested, 30.0), f"the controller does not see the congestion at {stage.nearest}")
 
 
-def _read(console: Console, cluster: dict[str, Any], reader: str, replica_policy: str,
-          path_policy: str) -> dict[str, Any]:
+def _read(console: Console, settings: FabricSettings, cluster: dict[str, Any], reader: str) -> dict[str, Any]:
     host = cluster["hosts"][reader]
-    name = f"{replica_policy} + {path_policy}"
     argv = [sys.executable, "-m", "speedwell.evaluation.timed_read", "/large", "--nameserver", cluster["nameserver"],
             "--controller", cluster["controller"], "--local-host", host["ip"],
-            "--replica-policy", replica_policy, "--path-policy", path_policy]
+            "--replica-policy", settings.replica_policy, "--path-policy", settings.path_policy]
     before, begin = switch_cpu_seconds(), time.monotonic()
-    with (_bar(console, f"read on {reader}: {name}", DownloadColumn(binary_units=True)) as (progress, task),
+    with (_bar(console, f"read on {reader} meanwhile", DownloadColumn(binary_units=True)) as (progress, task),
           run_on_host(host["pid"], argv, stdout=subprocess.PIPE) as process):
         progress.update(task, total=LARGE_FILE_BYTES)
         result: dict[str, Any] = {}
@@ -241,30 +270,34 @@ def _read(console: Console, cluster: dict[str, Any], reader: str, replica_policy
             progress.update(task, completed=result["bytes"])
     cpu_share = (switch_cpu_seconds() - before) / (time.monotonic() - begin) / (os.cpu_count() or 1)
     _require(process.returncode == 0 and result.get("bytes") == LARGE_FILE_BYTES,
-             f"the read with {name} failed after {result.get('bytes', 0)} bytes")
-    _require(result["chosen_by"] == "controller", f"the read with {name} was not steered by the controller")
+             f"the read failed after {result.get('bytes', 0)} bytes")
+    _require(result["chosen_by"] == "controller", "the read was not steered by the controller")
     return {**result, "switch_cpu_share": cpu_share}
 
 
-def _show(console: Console, results: list[dict[str, Any]]) -> None:
+def _show(console: Console, results: dict[str, Any]) -> None:
     _table(results).show()
-    share = max(row["switch_cpu_share"] for row in results)
+    for name, measured in results.items():
+        for source in measured["congested_read"]["sources"]:
+            way = " → ".join([source["replica"], *source["path"][1:-1], measured["congested_read"]["reader"]])
+            console.print(f"congested read {name} them: {source['bytes'] / LARGE_FILE_BYTES:.0%} over {way}",
+                          highlight=False)
+    share = max(measured["congested_read"]["switch_cpu_share"] for measured in results.values())
     console.print(f"ovs-vswitchd used at most {share:.0%} of the machine's processors during a read.")
 
 
-def _table(results: list[dict[str, Any]]) -> Table:
-    """A row for each replica that served a read, as a read in parts has a path for each of them."""
-    columns = ("replica + path policy", "replica", "path", "share", "seconds", "MiB/s", "ratio")
+def _table(results: dict[str, Any]) -> Table:
+    """A row for each task."""
     rows = []
-    for row in results:
-        figures = [f"{row['seconds']:.2f}", f"{row['bytes'] / row['seconds'] / (1 << 20):.2f}", f"{row['ratio']:.2f}"]
-        for source in row["sources"]:
-            rows.append((row["policy"].replace("+", " + "), source["replica"],
-                         " → ".join([source["replica"], *source["path"][1:-1], row["reader"]]),
-                         f"{source['bytes'] / row['bytes']:.0%}", *figures))
-            figures = [""] * len(figures)
-    return Table(f"The large file ({units.size(LARGE_FILE_BYTES)}), read on {results[0]['reader']} while the way to "
-                 "the nearest replica is congested", columns, rows, columns[3:])
+    for name, text in (("write_seconds", "replicated write, s"), ("read_seconds", "read, s"),
+                       ("small_files_seconds", "small files, s"), ("incast_seconds", "incast, s"),
+                       ("incast_ping_seconds", "a ping beside it, s"),
+                       ("congested_read_seconds", "read past a congested link, s")):
+        without, with_them = results["without"][name], results["with"][name]
+        rows.append((text, f"{without:.3g}", f"{with_them:.3g}", f"{with_them / without:.2f}"))
+    columns = ("task", "without", "with", "ratio")
+    return Table("The same tasks without the five systems (nearest replica, ECMP, rack-aware) and with them", columns,
+                 rows, columns[1:])
 
 
 def _say_what_to_try(console: Console, cluster: dict[str, Any]) -> None:

@@ -1,13 +1,11 @@
-"""What the demonstration's table says of a read."""
+"""What the demonstration's table says."""
 
 from speedwell.cluster.demo import _table
 
 
-def test_a_read_in_parts_has_a_row_with_path_and_share_for_each_replica() -> None:
-    sources = [{"replica": "a", "bytes": 750, "path": ["a", "s1", "s3", "c"]},
-               {"replica": "b", "bytes": 250, "path": ["b", "s2", "s3", "c"]}]
-    results = [{"policy": "mayflower+mayflower", "reader": "c", "bytes": 1000, "seconds": 2.0, "ratio": 0.5,
-                "sources": sources}]
-    assert _table(results).rows == [
-        ("mayflower + mayflower", "a", "a → s1 → s3 → c", "75%", "2.00", "0.00", "0.50"),
-        ("mayflower + mayflower", "b", "b → s2 → s3 → c", "25%", "", "", "")]
+def test_each_task_has_its_time_without_and_with_the_systems_and_the_ratio() -> None:
+    names = ("write", "read", "small_files", "incast", "incast_ping", "congested_read")
+    without = {f"{name}_seconds": 2.0 * number for number, name in enumerate(names, 1)}
+    with_them = {f"{name}_seconds": 1.0 for name in names}
+    rows = _table({"without": without, "with": with_them}).rows
+    assert [row[1:] for row in rows] == [(f"{2 * number}", "1", f"{1 / (2 * number):.2f}") for number in range(1, 7)]
