@@ -37,8 +37,9 @@ MOUNT_ROOT = Path("/mnt/speedwell")
 @click.option("--mount", type=MountPoint(), metavar="DIR", help="Mount the filesystem there.")
 @click.option("--mount-on", multiple=True, metavar="HOST", help="With --fabric: mount on that host, at "
               f"{MOUNT_ROOT}/HOST. May be repeated.")
-@click.option("--all", "all_systems", is_flag=True, help="With --fabric: all five systems, as if --coflows "
-              "coflow-plus, --host-agents, --placement-policy sinbad-plus, --metadata-stores with one for each rack.")
+@click.option("--all/--plain", "all_systems", default=None, help="With --fabric: whether all five systems are on, as "
+              "if --coflows coflow-plus, --host-agents, --placement-policy sinbad-plus, --metadata-stores with one "
+              "for each rack, or only those that other options name [default: all].")
 @click.option("--coflows", cls=PolicyOption, is_flag=False, flag_value=POLICIES.default(Kind.COFLOW),
               metavar="[POLICY]",
               help="With --fabric: slice links into queues, and schedule the transfers of the filesystem as coflows, "
@@ -81,7 +82,7 @@ MOUNT_ROOT = Path("/mnt/speedwell")
               "[default: they do not].")
 @click.option("--json", "as_json", is_flag=True, help="Describe what runs as one JSON object.")
 def up(directory: Path | None, installation: Path | None, fabric: str | None, mount: Path | None,
-       mount_on: tuple[str, ...], all_systems: bool, coflows: str | None, replica_policy: str | None,
+       mount_on: tuple[str, ...], all_systems: bool | None, coflows: str | None, replica_policy: str | None,
        path_policy: str | None, placement_policy: str | None, dataservers: int | None,
        directories_per_server: int | None, nameservers: int | None, metadata_servers: int | None,
        metadata_stores: int | None,
@@ -109,13 +110,13 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
                             ("--dataservers", dataservers), ("--metadata-servers", metadata_servers)):
             if given is not None:
                 raise click.UsageError(f"{name} does not go with --fabric", click.get_current_context())
-        _on_fabric(fabric, mount_on, all_systems, {"coflows": coflows, "replica_policy": replica_policy,
+        _on_fabric(fabric, mount_on, all_systems is not False, {"coflows": coflows, "replica_policy": replica_policy,
                                       "path_policy": path_policy,
                                       "placement_policy": placement_policy, "chunk_size_bytes": chunk_size,
                                       "metadata_stores": metadata_stores, "host_agents": host_agents,
                                       "identity": identity, "metrics": metrics, **shared}, as_json)
         return
-    for name, used in (("--mount-on", mount_on), ("--all", all_systems), ("--coflows", coflows),
+    for name, used in (("--mount-on", mount_on), ("--all/--plain", all_systems is not None), ("--coflows", coflows),
                        ("--replica-policy", replica_policy), ("--path-policy", path_policy),
                        ("--placement-policy", placement_policy),
                        ("--metadata-stores", metadata_stores), ("--host-agents", host_agents)):

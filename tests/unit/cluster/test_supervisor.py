@@ -80,12 +80,13 @@ def test_a_fabric_that_is_too_large_is_refused_before_anything_of_the_last_one_i
 
 
 @pytest.mark.parametrize(("options", "systems", "placement"), [
-    ([], [], "sinbad"),
-    (["--coflows", "varys"], ["coflows by varys"], "sinbad"),
+    (["--plain"], [], "sinbad"),
+    (["--plain", "--coflows", "varys"], ["coflows by varys"], "sinbad"),
+    ([], ["coflows by coflow-plus", "turns by xco-plus", "metadata on 3 stores"], "sinbad-plus"),
     (["--all"], ["coflows by coflow-plus", "turns by xco-plus", "metadata on 3 stores"], "sinbad-plus"),
-    (["--all", "--host-agents", "xco", "--metadata-stores", "1"],
+    (["--host-agents", "xco", "--metadata-stores", "1"],
      ["coflows by coflow-plus", "turns by xco", "metadata on 1 store"], "sinbad-plus")])
-def test_all_stands_for_the_options_of_the_systems_and_each_of_these_goes_before_it(
+def test_all_are_on_but_for_plain_and_each_option_of_a_system_goes_before_it(
         options: list[str], systems: list[str], placement: str, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[FabricSettings] = []
 
