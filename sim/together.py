@@ -189,9 +189,9 @@ class TogetherSimulation(CoflowSimulation):
         self._between = [network.link_index(link) for link in links]
 
     @property
-    def between_pods(self) -> float:
-        """The part of all flows so far that went from one pod to another."""
-        return self._flows[False] / max(self._flows.total(), 1)
+    def inside_pods(self) -> float:
+        """The part of all flows so far that stayed in a pod."""
+        return self._flows[True] / max(self._flows.total(), 1)
 
     def play(self, transfers: Sequence[Transfer], until: float, most_running: int = 400) -> Outcome:
         """Let transfers come until all that came before `until` have ended. Raises Overloaded."""

@@ -8,8 +8,10 @@ from random import Random
 import numpy as np
 import pytest
 
+from speedwell.evaluation.experiment import Choices
 from speedwell.evaluation.papers.together import (
     ALL,
+    EXPERIMENTS,
     KINDS,
     NAMES,
     ON,
@@ -21,6 +23,7 @@ from speedwell.evaluation.papers.together import (
     load,
     run_task,
 )
+from speedwell.evaluation.results.report import rows_of
 from speedwell.sim.errors import Overloaded
 from speedwell.sim.together import Messages, Outcome, Systems, TogetherSimulation, Transfer
 
@@ -70,7 +73,19 @@ def test_only_systems_that_are_on_cost_anything_and_a_call_costs_more_where_host
         assert found["cpu"] == pytest.approx(sum(found[f"cpu_{name}"] for name in NAMES[:-1]))
     small, large = (run(NAMES, replace(POINT, pods=pods, racks=4)) for pods in (1, 4))
     assert large["us_placements"] > small["us_placements"]
-    assert small["between_pods"] == 0 < large["between_pods"] < 1
+    assert small["inside_pods"] == 1 > large["inside_pods"] > 0
+
+
+def test_the_quick_form_of_the_scale_experiment_tells_what_each_systems_decisions_cost() -> None:
+    experiment = EXPERIMENTS["together-scale"]
+    tasks = experiment.tasks(Choices(quick=True))
+    assert [task.parameters()["x"] for task in tasks] == [16, 128]
+    small, pod = (run_task(replace(task, point=replace(task.point, seconds=2.0))) for task in tasks)
+    rows = rows_of([small, pod], experiment)
+    assert [row.point for row in rows] == ["16 hosts", "one pod of 128 hosts"]
+    assert all(0 < rows[0].values[measure.name].value < rows[1].values[measure.name].value
+               for measure in experiment.measures if measure.name.startswith("cpu"))
+    assert rows[0].values["inside_pods"].value < rows[1].values["inside_pods"].value == 1
 
 
 def test_fairness_is_jains_index_of_the_rates_of_clients() -> None:
