@@ -45,7 +45,7 @@ READ_ONLY = ("Lookup", "List", "ListExtendedAttributes", "RenewSession", "EndSes
 ANYWHERE = ("Statistics", "Owners")
 """Requests that every owner answers."""
 
-UNSHARED = ("Dump", "Load", "Mirror", "UploadMirror")
+UNSHARED = ("Dump", "Load", "Mirror", "UploadMirror", "SetQuota", "SetTrash")
 """Requests for one nameserver that has all of the namespace."""
 """Requests that are answered from an old copy of the namespace too."""
 

@@ -76,6 +76,10 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
     identity = None if identity_directory is None else Identity(identity_directory).require_role(NAMESERVER)
     if shared and not etcd:
         raise InvalidArgument("--shared: it takes --etcd, which all owners write to")
+    if shared and controller:
+        raise InvalidArgument("--shared: it does not go with --controller, which knows of one nameserver that leads")
+    if shared and host in ("0.0.0.0", "::"):
+        raise InvalidArgument("--shared: --listen must name the address at which others reach this nameserver")
     if settings.encrypt_data and identity is None:
         raise InvalidArgument("--encrypt-data: it takes --identity, for TLS")
     listen(host, port).close()  # before anything is made on the disk, and for the reason, which gRPC does not tell

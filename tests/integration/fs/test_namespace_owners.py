@@ -2,6 +2,7 @@
 
 import random
 import re
+import subprocess
 import threading
 import time
 import urllib.request
@@ -14,7 +15,7 @@ import pytest
 from speedwell.fs import paths, slots
 from speedwell.fs.client.metadata import MetadataClient
 from speedwell.fs.client.nameservers import Nameservers
-from speedwell.fs.errors import DirectoryNotEmpty, NoReplicaAvailable
+from speedwell.fs.errors import DirectoryNotEmpty, NoReplicaAvailable, NotSupported
 from speedwell.fs.etcd_client import EtcdClient
 from speedwell.fs.nameserver import records
 from speedwell.fs.nameserver.records import DIRECTORY, ROOT_INODE, Inode
@@ -285,6 +286,18 @@ def _can_create(client: MetadataClient, directory: int) -> bool:
     return True
 
 
+@pytest.mark.parametrize(("arguments", "why"), [
+    (["--shared"], "--shared: it takes --etcd"),
+    (["--shared", "--etcd", "127.0.0.1:1", "--controller", "http://127.0.0.1:1"], "does not go with --controller"),
+    (["--shared", "--etcd", "127.0.0.1:1", "--listen", "0.0.0.0:0"], "--listen must name the address"),
+])
+def test_what_cannot_be_shared_is_refused(tmp_path: Path, arguments: list[str], why: str) -> None:
+    ended = subprocess.run([NAMESERVER, "--directory", str(tmp_path / "n"), "--insecure", "fabric", *arguments],
+                           capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode != 0 and why in ended.stderr
+    assert not (tmp_path / "n").exists()
+
+
 def test_two_nameservers_answer_for_one_namespace(installation: Installation) -> None:
     assert set(owners(installation).values()) == {128}
     with MetadataClient(installation.address, 0) as client, MetadataClient(
@@ -308,6 +321,9 @@ def test_two_nameservers_answer_for_one_namespace(installation: Installation) ->
             client.rmdir(_path(client, there))
         client.remove(paths.below(there, b"link"))
         client.rmdir(_path(client, there))
+        for refused in (lambda: client.set_quota("/", max_files=9), lambda: client.set_trash("/", 9)):
+            with pytest.raises(NotSupported, match="several nameservers own this namespace"):
+                refused()
         statistics = client.statistics()
         assert (statistics.files, statistics.directories) == (1, 40)
 
