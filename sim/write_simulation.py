@@ -64,12 +64,17 @@ class Block:
 
 @dataclass
 class Written:
-    """What became of a run. Each second's imbalance of the racks' links: coefficients of variation, busiest."""
+    """What became of a run. Each second's imbalance of the racks' links: coefficients of variation; of those into
+    racks the load of the busiest in bits/s, the same over the mean, and what that would be at least if the same
+    writes were spread evenly. `between_racks_bits` is what was written through those."""
 
     blocks: list[Block] = field(default_factory=list)
     cv_up: list[float] = field(default_factory=list)
     cv_down: list[float] = field(default_factory=list)
+    busiest_bps: list[float] = field(default_factory=list)
     busiest_over_mean: list[float] = field(default_factory=list)
+    least_over_mean: list[float] = field(default_factory=list)
+    between_racks_bits: float = 0.0
 
 
 class WriteSimulation:
@@ -117,6 +122,8 @@ class WriteSimulation:
                 self._ended(flow)
             while self._events and self._events[0][0] <= self.fluid.now:
                 heapq.heappop(self._events)[2]()
+        carried, numbers = self.fluid.carried_bits(), self.fluid.links
+        self._written.between_racks_bits = float(sum(carried[numbers[link]] for link in self._down.values()))
         return self._written
 
     def _at(self, time: float, action: Callable[[], None]) -> None:
@@ -219,7 +226,10 @@ class WriteSimulation:
         for values, links in ((self._written.cv_up, self._up), (self._written.cv_down, self._down)):
             loads = np.array([rates[numbers[link]] for link in links.values()])
             values.append(float(loads.std() / loads.mean()) if loads.any() else 0.0)
-        self._written.busiest_over_mean.append(float(loads.max() / loads.mean()) if loads.any() else 1.0)
+        busiest_bps, mean_bps = float(loads.max()), float(loads.mean()) or math.inf
+        self._written.busiest_bps.append(busiest_bps)
+        self._written.busiest_over_mean.append(busiest_bps / mean_bps or 1.0)
+        self._written.least_over_mean.append(max(float(shuffle[len(self._up):].max()) / mean_bps, 1.0))
 
 
 def _rack_links(fabric: Fabric, network: Network) -> tuple[dict[str, Link], dict[str, Link]]:
