@@ -1,4 +1,8 @@
-"""Transfers beside datagrams that never slow down: they take their part of a link first, and switches count them."""
+"""Transfers beside datagrams that never slow down: they take their part of a link first, and switches count them.
+
+A placement policy that follows single flows is told of reads and writes, as by the controller, which has entries for
+them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from speedwell.controller.policy.network.graph import Link
+from speedwell.controller.policy.network.graph import Link, Path
+from speedwell.controller.policy.placements.request import KnownFlow
 from speedwell.sim.together import TogetherSimulation, Transfer
 
 
@@ -44,3 +49,18 @@ class FloodedSimulation(TogetherSimulation):
         before, flood_bps = self.now, self._flood_bps.copy()
         super()._step()
         self._carried += flood_bps * (self.now - before)
+
+    def _write(self, name: str, transfer: Transfer) -> list[tuple[Path, float]]:
+        self._tell_of_flows(counted=False)
+        return super()._write(name, transfer)
+
+    def _poll(self) -> None:
+        self._tell_of_flows(counted=True)
+        super()._poll()
+
+    def _tell_of_flows(self, counted: bool) -> None:
+        tell = getattr(self._placement, "flows_told", None)
+        if tell is not None:
+            tell([KnownFlow(running.coflow_id if str(flow_id).startswith("write") else flow_id, ends[0], ends[-1],
+                            self._sizes[flow_id], float(self._left[running.row]) if counted else None)
+                  for flow_id, running in self._running.items() for ends in [self._paths[flow_id].nodes]], self.now)

@@ -6,6 +6,7 @@ models flows, and the placement is over with the last of them; what never comes 
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Sequence
@@ -23,7 +24,13 @@ from speedwell.controller.placements.book import Expected, PlacementBook
 from speedwell.controller.placements.metrics import PlacementMetrics
 from speedwell.controller.policy.errors import ImpossiblePlacement
 from speedwell.controller.policy.network.five_tuple import TCP, FiveTuple
-from speedwell.controller.policy.placements.request import Placement, PlacementPolicy, PlacementRequest, place_in_turn
+from speedwell.controller.policy.placements.request import (
+    FollowsFlows,
+    Placement,
+    PlacementPolicy,
+    PlacementRequest,
+    place_in_turn,
+)
 from speedwell.controller.policy.placements.sinbad import MeasuredBy
 from speedwell.controller.policy.registry import POLICIES, Kind
 from speedwell.controller.rest import RestApplication
@@ -69,7 +76,7 @@ class Placements(Application):
         self._book.end_those_over(begin)
         self._book.require_space(self._awaited + len(requests))
         self._awaited += len(requests)
-        self._decides_at = None
+        self._tell_of_flows(math.inf)
         try:
             return self._place(requests)
         finally:
@@ -96,6 +103,11 @@ class Placements(Application):
         if self._decides_at is None:
             self._decides_at = time.monotonic()
         return self._decides_at
+
+    def _tell_of_flows(self, counted_since: float) -> None:
+        self._decides_at = None
+        if isinstance(self._policy, FollowsFlows):
+            self._policy.flows_told(self.transfers.known(counted_since), time.monotonic())
 
     def end(self, placement_id: str) -> None:
         """A transfer is over, or will not be: it is expected no more. Raises UnknownPlacement."""
@@ -144,6 +156,7 @@ class Placements(Application):
     def measured(self, event: EventMeasured) -> None:
         for flow in self._book.rested(time.monotonic()):
             self._flow_ended(flow)
+        self._tell_of_flows(event.began_at)
         if self._by_hosts:
             return
         for link in in_turns(list(self._state.network.links)):

@@ -227,6 +227,13 @@ class Flowserver(Application):
             self.loops.spawn(self.reroute, stranded)
         self.divider.wake()
 
+    def counted_bytes(self, part: ReadPart, since: float) -> int | None:
+        """What a part has sent, if that was counted since then, on the monotonic clock."""
+        record = self._record(part)
+        if record is None or record.counters.read_at is None or record.counters.read_at < since:
+            return None
+        return record.transferred_bytes(CLAIMANT)
+
     def _is_held(self, part: ReadPart) -> bool:
         record = self._record(part)
         return record is not None and record.is_held(CLAIMANT)

@@ -11,8 +11,9 @@ from typing import Protocol
 from speedwell.controller.errors import ControllerError
 from speedwell.controller.loops import Loops
 from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.placements.request import KnownFlow
 from speedwell.controller.policy.reads.selection_request import Replica
-from speedwell.controller.reads.book import Read, ReadBook, ReadRequest, UnknownRead
+from speedwell.controller.reads.book import Read, ReadBook, ReadPart, ReadRequest, UnknownRead
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,8 @@ class ReadPlacing(Protocol):
     def place(self, wanted: ReadRequest) -> Read: ...
 
     def end(self, read_id: str) -> None: ...
+
+    def counted_bytes(self, part: ReadPart, since: float) -> int | None: ...
 
 
 class ReportedTransfers:
@@ -54,6 +57,18 @@ class ReportedTransfers:
         read_id = self._placed.pop(five_tuple, None)
         if read_id is not None:
             self._loops.spawn(self._end, read_id)
+
+    def known(self, counted_since: float) -> list[KnownFlow]:
+        """See `Transfers`."""
+        flows = []
+        for read in self._flowserver.reads:
+            for part in read.flows:
+                if not part.ended:
+                    bytes_sent = self._flowserver.counted_bytes(part, counted_since)
+                    left_bits = None if bytes_sent is None else 8.0 * max(part.size_bytes - bytes_sent, 0)
+                    flows.append(KnownFlow(read.placement_id or part.flow_id, part.five_tuple.source,
+                                           part.five_tuple.destination, 8.0 * part.size_bytes, left_bits))
+        return flows
 
     def _place(self, five_tuple: FiveTuple, wanted: ReadRequest) -> None:
         if self._running.get(five_tuple) is not wanted:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.placements.request import KnownFlow
 
 
 class Transfers(Protocol):
@@ -15,3 +17,7 @@ class Transfers(Protocol):
 
     def ended(self, five_tuple: FiveTuple) -> None:
         """Nothing more goes, or nothing is heard of it any more."""
+
+    def known(self, counted_since: float) -> Sequence[KnownFlow]:
+        """All flows that run, reads too, with what those have left that were counted since then, on the monotonic
+        clock."""

@@ -85,7 +85,7 @@ def _print_list(context: click.Context, option: click.Parameter, wanted: bool) -
 @click.option("--reads", type=click.IntRange(10, 100_000), help="With --emulate: reads of a run.  "
               "[default: 600; quick: 100]")
 @click.option("--host-mbps", type=Number(1, 1000), help="With --emulate: rate of a host's link; files "
-              "shrink with it.  [default: 8; coflows and writes: 20]")
+              "shrink with it.  [default: 8; coflows: 20; writes: 40]")
 @click.option("--slowdown", type=Number(1, 20), help="With --emulate: files grow by it and come so much "
               "less often, so a file is more frames.  [default: 1; mayflower-agreement: 2]")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",

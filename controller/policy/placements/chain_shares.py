@@ -1,4 +1,4 @@
-"""The writes in flight as chains with exact shares, and what else the links were measured to carry.
+"""The writes in flight as chains with exact shares, reads beside them, and what else links were measured to carry.
 
 A chain crosses rungs, the links of a switch towards the next tier taken together: which of them its bytes take is
 chosen elsewhere. Each replica's disk is one more place that its writes share. All hops of a chain have its one rate.
@@ -7,8 +7,10 @@ chosen elsewhere. Each replica's disk is one more place that its writes share. A
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from itertools import pairwise
 
 import numpy as np
@@ -18,12 +20,16 @@ from speedwell.controller.policy.errors import InvalidMeasurement
 from speedwell.controller.policy.network.graph import Link, Network
 from speedwell.controller.policy.network.tiers import Rung, Tiers
 from speedwell.controller.policy.placements import chain_kernels as kernels
+from speedwell.controller.policy.placements.request import KnownFlow
 from speedwell.controller.policy.placements.sinbad import MeasuredBy
 
 LEAST_SHARE = 0.1
 """Of a place that other traffic fills, writes still get this part."""
 NEWEST = 0.7
-"""Weight of the newest measurement of what else a link carries."""
+"""Weight of the newest measurement of what else a link carries, where what chains carry is expected, not counted."""
+MOST_TOLD = 200
+"""So many transfers that it is told of get a share of their own, the largest first; others are traffic beside them.
+A decision must take milliseconds."""
 
 
 @dataclass(slots=True)
@@ -59,6 +65,9 @@ class ChainShares:
         self._links_of: list[Sequence[Link]] = []
         self._place_of: dict[Link, int] = {}
         self._ids: list[object] = []
+        self._told: set[object] = set()
+        self._through: set[object] = set()
+        """Taken to be, though they run: all of their bytes count as carried."""
         self._routes: Integers = np.full((0, 0), -1)
         self._left_bits: Reals = np.zeros(0)
         self._rates_bps: Reals = np.zeros(0)
@@ -87,18 +96,48 @@ class ChainShares:
             self._others[link] = _Other(rate_bps, now, carried_bits)
         else:
             beside_bps = max(rate_bps - (carried_bits - other.carried_bits) / (now - other.measured_at), 0.0)
-            self._others[link] = _Other(NEWEST * beside_bps + (1 - NEWEST) * other.rate_bps, now, carried_bits)
+            newest = 1.0 if self._told else NEWEST
+            self._others[link] = _Other(newest * beside_bps + (1 - newest) * other.rate_bps, now, carried_bits)
         self._measured_anew = True
         return True
 
     def added(self, chain_id: object, places: tuple[int, ...], size_bits: float) -> None:
         """A chain begins now, as of the last `carry_until`."""
         self._share()
-        self._routes = _with_rows(self._routes, [places])
-        self._left_bits = np.append(self._left_bits, size_bits)
-        self._rates_bps = np.append(self._rates_bps, 0.0)
-        self._ids.append(chain_id)
+        self._append({chain_id: places}, [size_bits])
+
+    def _append(self, places: Mapping[object, tuple[int, ...]], sizes_bits: Sequence[float]) -> None:
+        self._routes = _with_rows(self._routes, list(places.values()))
+        self._left_bits = np.append(self._left_bits, sizes_bits)
+        self._rates_bps = np.append(self._rates_bps, np.zeros(len(places)))
+        self._ids += places
         self._stale = True
+
+    def flows_told(self, flows: Iterable[KnownFlow], now: float) -> None:
+        """See `FollowsFlows`: reads become chains of one hop; what is counted corrects what chains have left."""
+        self.carry_until(now)
+        self._share()
+        hops: defaultdict[object, list[KnownFlow]] = defaultdict(list)
+        for flow in flows:
+            hops[flow.transfer_id].append(flow)
+        left_bits = {each: max(left) for each, of_one in hops.items()
+                     if (left := [flow.left_bits for flow in of_one if flow.left_bits is not None])}
+        for each in self._told - hops.keys():
+            self.ended(each)
+        known = set(self._ids)
+        self._told = known & hops.keys()
+        done = known | (self._through - left_bits.keys())
+        new = nlargest(max(MOST_TOLD - len(self._told), 0), [each for each in hops if each not in done],
+                       key=lambda each: hops[each][0].size_bits)
+        self._told.update(new)
+        self._append({each: tuple([place for flow in hops[each]
+                                   for place in self.hop(flow.source, flow.target, math.inf)]) for each in new},
+                     [0.0 if each in self._through else hops[each][0].size_bits for each in new])
+        self._through &= hops.keys() - self._told
+        self._share()
+        bits = np.array([own_bits - left_bits.get(each, own_bits)
+                         for each, own_bits in zip(self._ids, self._left_bits.tolist(), strict=True)], float)
+        kernels.carry(self._routes, self._left_bits, bits, self._carried_bits)
 
     def ended(self, chain_id: object) -> None:
         """Unknown ones are fine. Its bytes count as through: one faster than its share is no other traffic."""
@@ -123,6 +162,7 @@ class ChainShares:
                 bits = np.minimum(self._rates_bps * seconds, self._left_bits)
                 kernels.carry(self._routes, self._left_bits, bits, self._carried_bits)
             for chain in np.flatnonzero(self._left_bits <= self._rates_bps * 1e-6)[::-1]:
+                self._through.add(self._ids[chain])
                 self.ended(self._ids[chain])
 
     # --- what follows from it ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from speedwell.controller.policy.errors import ImpossiblePlacement, InvalidRequest
 from speedwell.controller.policy.network.graph import Link, Network
@@ -96,6 +96,26 @@ class PlacementPolicy(Protocol):
 
     def reserved(self, now: float) -> int:
         """How many placements count for their expected duration."""
+
+
+class KnownFlow(NamedTuple):
+    """A connection that carries a placement's transfer, by whose id it goes, or a read. `left_bits` is None where
+    nothing was counted since it was told before."""
+
+    transfer_id: object
+    source: str
+    target: str
+    size_bits: float
+    left_bits: float | None
+
+
+@runtime_checkable
+class FollowsFlows(Protocol):
+    """A placement policy that wants to know of single flows, too."""
+
+    def flows_told(self, flows: Sequence[KnownFlow], now: float) -> None:
+        """All flows that are known, before `place` and before `link_measured`: those told of before that are not
+        among them have ended."""
 
 
 def place_in_turn(policy: PlacementPolicy, requests: Sequence[tuple[object, PlacementRequest]],

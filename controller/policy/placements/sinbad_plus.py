@@ -19,6 +19,7 @@ from speedwell.controller.policy.placements.chain_shares import ChainShares
 from speedwell.controller.policy.placements.request import (
     Candidate,
     Destination,
+    KnownFlow,
     Placement,
     PlacementRequest,
     allowed,
@@ -54,6 +55,10 @@ class SinbadPlus:
     def link_measured(self, link: Link, rate_bps: float, now: float) -> bool:
         """See `PlacementPolicy`."""
         return self._shares.link_measured(link, rate_bps, now)
+
+    def flows_told(self, flows: Sequence[KnownFlow], now: float) -> None:
+        """See `FollowsFlows`."""
+        self._shares.flows_told(flows, now)
 
     def transfer_ended(self, transfer_id: object) -> None:
         """See `PlacementPolicy`."""

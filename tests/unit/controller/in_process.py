@@ -144,6 +144,7 @@ class Controller:
         self.rest_api = RestApi(services)
         NetworkReport(services).start()
         self.flowserver.forwarding, self.flowserver.hosts = self.tables, self.hosts
+        self.placements.transfers = self.flowserver.transfers
 
     def _connect_everything(self) -> None:
         for number, dpid in enumerate((*EDGES, *AGGREGATIONS)):

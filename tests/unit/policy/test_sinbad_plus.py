@@ -13,8 +13,8 @@ from speedwell.controller.policy.errors import ImpossiblePlacement, InvalidMeasu
 from speedwell.controller.policy.network.graph import Network
 from speedwell.controller.policy.network.maxmin import global_shares
 from speedwell.controller.policy.placements.chain_kernels import fill
-from speedwell.controller.policy.placements.chain_shares import ChainShares
-from speedwell.controller.policy.placements.request import Candidate, PlacementRequest
+from speedwell.controller.policy.placements.chain_shares import MOST_TOLD, ChainShares
+from speedwell.controller.policy.placements.request import Candidate, KnownFlow, PlacementRequest
 from speedwell.controller.policy.placements.sinbad import MeasuredBy
 from speedwell.controller.policy.placements.sinbad_plus import SinbadPlus
 from speedwell.sim.fabric_network import network_of
@@ -193,3 +193,48 @@ def test_a_fabric_that_changes_leaves_nothing_behind(fabric: Fabric, network: Ne
     placement = policy.place("second", request, 0.1)
     assert placement.passed_over[hosts[-1]] == "not attached to the network"
     assert policy.reserved(1e6) == 0
+
+
+def test_reads_that_it_is_told_of_have_a_share_and_are_no_other_traffic(network: Network) -> None:
+    shares = ChainShares(network)
+    link = ("edge-p0r0", "p0r0h1")
+    shares.link_measured(link, 0.0, 0.0)
+    read = KnownFlow("read", "p0r0h0", "p0r0h1", 100e6, None)
+    shares.flows_told([read], 0.0)
+    down = shares.way_down("p0r0h1", math.inf)
+    assert shares.spare_bps(down) == pytest.approx(RATE_BPS / 2), "it would give way"
+    for second in (1.0, 2.0):
+        shares.flows_told([read._replace(left_bits=100e6 - second * RATE_BPS)], second)
+        shares.link_measured(link, RATE_BPS, second)
+    assert shares.spare_bps(down) == pytest.approx(RATE_BPS / 2)
+    shares.flows_told([], 2.0)
+    assert shares.spare_bps(down) == pytest.approx(RATE_BPS) and len(shares) == 0
+
+
+def test_what_a_flow_has_left_is_what_was_counted_and_not_what_was_expected(network: Network) -> None:
+    shares = ChainShares(network)
+    link = ("edge-p0r0", "p0r0h1")
+    shares.link_measured(link, 0.0, 0.0)
+    shares.added("write", shares.places(["p0r0h0", "p0r0h1"], [math.inf]), RATE_BPS)
+    write = KnownFlow("write", "p0r0h0", "p0r0h1", RATE_BPS, 0.8 * RATE_BPS)
+    shares.flows_told([write], 1.0)
+    shares.link_measured(link, RATE_BPS, 1.0)
+    assert shares.spare_bps(shares.way_down("p0r0h1", math.inf)) == pytest.approx(0.1 * RATE_BPS), "half of the rest"
+    shares.carry_until(4.0)
+    assert len(shares) == 1, "at a fifth of the link it takes 4 s more"
+    shares.carry_until(5.1)
+    assert len(shares) == 0
+    shares.flows_told([write._replace(left_bits=None)], 5.1)
+    assert len(shares) == 0, "nothing new is known"
+    shares.flows_told([write._replace(left_bits=0.1 * RATE_BPS)], 5.2)
+    assert len(shares) == 1
+
+
+def test_of_many_flows_the_largest_have_a_share(network: Network) -> None:
+    shares = ChainShares(network)
+    flows = [KnownFlow(number, "p0r0h0", "p0r0h1", float(number + 1), None) for number in range(2 * MOST_TOLD)]
+    shares.carry_until(0.0)
+    shares.flows_told(flows, 0.0)
+    assert len(shares) == MOST_TOLD
+    shares.ended(2 * MOST_TOLD - 1)
+    assert len(shares) == MOST_TOLD - 1, "it was the largest"

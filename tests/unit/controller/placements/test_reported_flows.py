@@ -24,10 +24,9 @@ DATA_PORT = 7000
 class Site:
     """A controller, and clients and dataservers that report."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **settings: Any) -> None:
         (directory / "key").write_bytes(KEY)
-        self.controller = Controller(coflow_key_file=directory / "key")
-        self.controller.placements.transfers = self.controller.flowserver.transfers
+        self.controller = Controller(coflow_key_file=directory / "key", **settings)
         self.controller.coflows.send_event_to_observers = (
             lambda event, state=None: self.controller.placements.flows_reported(event))
         self._sequence = itertools.count(1)
@@ -109,6 +108,39 @@ def test_a_read_keeps_away_from_a_source_whose_link_an_append_takes(site: Site) 
         part, = answer.json["parts"]
         assert part["replica"]["host"] == idle
         site.controller.ask("DELETE", f"/v1/reads/{answer.json['id']}")
+
+
+def test_sinbad_plus_keeps_off_a_read_before_any_switch_has_counted_it() -> None:
+    controller = Controller(placement_policy="sinbad-plus")
+    files = {"files": [{"writer": WRITER, "size_bytes": SIZE_BYTES, "replicas": 2}],
+             "candidates": [{"host": host} for host in ("10.0.0.1", "10.0.1.1", "10.0.1.2")]}
+
+    def second_replica() -> str:
+        placement, = controller.ask("POST", "/v1/placements", files).json["placements"]
+        controller.ask("DELETE", f"/v1/placements/{placement['id']}")
+        return str(placement["destinations"][1]["host"])
+
+    read = controller.ask("POST", "/v1/reads", read_of(replicas=[{"host": "10.0.0.2", "port": DATA_PORT}],
+                                                       size_bytes=100 * SIZE_BYTES)).json
+    assert {second_replica() for _ in range(8)} == {"10.0.1.2"}
+    controller.ask("DELETE", f"/v1/reads/{read['id']}")
+    assert {second_replica() for _ in range(16)} == {"10.0.1.1", "10.0.1.2"}
+
+
+def test_what_switches_counted_of_an_append_is_what_sinbad_plus_takes_it_to_have_left(tmp_path: Path) -> None:
+    site = Site(tmp_path, placement_policy="sinbad-plus")
+    chain = site.place(replicas=1, candidates=[{"host": "10.0.1.1"}])
+    flow = hop(chain, 0)
+    site.report(flow, SIZE_BYTES)
+    record = site.controller.tables.records[FiveTuple(chain[0], chain[1], TCP, 40000, DATA_PORT)]
+    record.counted(0, 0, 0.0, time.monotonic())
+    since = time.monotonic()
+    assert [known.left_bits for known in site.controller.placements.transfers.known(since)] == [None]
+    record.counted(SIZE_BYTES // 4, 10, 1.0, time.monotonic())
+    known, = site.controller.placements.transfers.known(since)
+    placement, = site.expected()
+    assert known[:4] == (placement["id"], chain[0], chain[1], 8 * SIZE_BYTES)
+    assert known.left_bits is not None and 0 < known.left_bits < 8 * SIZE_BYTES
 
 
 def test_a_placement_ends_with_the_last_flow_that_brings_the_last_of_its_bytes(site: Site) -> None:
