@@ -76,8 +76,8 @@ class Placements(Application):
         self._book.end_those_over(begin)
         self._book.require_space(self._awaited + len(requests))
         self._awaited += len(requests)
-        self._tell_of_flows(math.inf)
         try:
+            self._tell_of_flows(math.inf)
             return self._place(requests)
         finally:
             self._awaited -= len(requests)

@@ -34,7 +34,8 @@ A decision must take milliseconds."""
 
 @dataclass(slots=True)
 class _Other:
-    """What a link carries beside the chains, as of a measurement, and what the chains had carried until then."""
+    """What a link carries beside the chains, as of a measurement, and what the chains had carried until then. Below 0
+    where they take other links of its rung: the links of a rung count together."""
 
     rate_bps: float
     measured_at: float
@@ -95,9 +96,10 @@ class ChainShares:
         if other is None or now == other.measured_at:
             self._others[link] = _Other(rate_bps, now, carried_bits)
         else:
-            beside_bps = max(rate_bps - (carried_bits - other.carried_bits) / (now - other.measured_at), 0.0)
-            newest = 1.0 if self._told else NEWEST
-            self._others[link] = _Other(newest * beside_bps + (1 - newest) * other.rate_bps, now, carried_bits)
+            beside_bps = rate_bps - (carried_bits - other.carried_bits) / (now - other.measured_at)
+            if not self._told:
+                beside_bps = NEWEST * max(beside_bps, 0.0) + (1 - NEWEST) * other.rate_bps
+            self._others[link] = _Other(beside_bps, now, carried_bits)
         self._measured_anew = True
         return True
 
@@ -217,9 +219,9 @@ class ChainShares:
         self._follow_network()
         if self._measured_anew or len(self._left_bps) < len(self._capacities_bps):
             self._measured_anew = False
-            self._left_bps = np.array([max(capacity_bps - sum(
+            self._left_bps = np.array([min(max(capacity_bps - sum(
                 [other.rate_bps for link in links if (other := self._others.get(link)) is not None]),
-                LEAST_SHARE * capacity_bps)
+                LEAST_SHARE * capacity_bps), capacity_bps)
                 for capacity_bps, links in zip(self._capacities_bps, self._links_of, strict=True)], float)
             self._carried_bits = np.append(
                 self._carried_bits, np.zeros(len(self._left_bps) - len(self._carried_bits)))

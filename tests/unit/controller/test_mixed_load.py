@@ -238,14 +238,12 @@ def _loads(house: Busy, seen: dict[FiveTuple, Seen]) -> Iterator[str]:
         if abs(selector.background_bps(link) - untold_bps) > TOLERANCE * capacity_bps:
             yield (f"{link}: Mayflower takes {selector.background_bps(link):.0f} for others' traffic "
                    f"where there is {untold_bps:.0f}")
-        carried_bps = sum(rate_bps for links, rate_bps in seen.values() if link in links)
-        other, place = shares._others.get(link), shares._place_of.get(link)
-        if other is not None and place is not None:
-            chains_bps = shares._rates_bps[(shares._routes == place).any(axis=1)].sum() * (
-                capacity_bps / shares._capacities_bps[place])
-            if other.rate_bps > max(carried_bps - chains_bps, 0) + TOLERANCE * capacity_bps:
-                yield (f"{link}: sinbad-plus takes {other.rate_bps:.0f} for others' traffic beside {chains_bps:.0f} "
-                       f"of {carried_bps:.0f}")
+    for place, rung in enumerate(shares._links_of):
+        others_bps = sum(shares._others[link].rate_bps for link in rung if link in shares._others)
+        untold_bps = sum(rate_bps * len({*links} & {*rung}) for flow, (links, rate_bps) in seen.items()
+                         if flow not in known)
+        if others_bps > untold_bps + TOLERANCE * shares._capacities_bps[place]:
+            yield f"{rung}: sinbad-plus takes {others_bps:.0f} for others' traffic where there is {untold_bps:.0f}"
 
 
 ACTIONS = ("read", "read as coflow", "write", "coflow", "pair", "unpin", "background", "server", "server leaves",
