@@ -358,10 +358,10 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         return pb.OwnersReply()
 
     def hear(self, statistics: pb.StatisticsReply) -> None:
-        """What the owner of block 0 says of dataservers, which report to it alone."""
-        with self.guard:
-            self._registry.hear(statistics.dataservers, self._clock_seconds())
-            self._age.hear(statistics.age_ns)
+        """What the owner of block 0 says of dataservers, which report to it alone. The caller has the guard, or its
+        holder has decided and tells others: taking it here would stop both for ever."""
+        self._registry.hear(statistics.dataservers, self._clock_seconds())
+        self._age.hear(statistics.age_ns)
 
     def statistics(self, request: pb.StatisticsRequest) -> pb.StatisticsReply:
         """Capacities are those of the live dataservers' disks."""
