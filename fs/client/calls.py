@@ -81,7 +81,9 @@ class Calls(FrameCalls):
         """The reply message. Raises what the nameserver answered (`speedwell.fs.errors`), CallFailed, FileClosed."""
         if self._closed:
             raise FileClosed("the client is closed")
-        connected = self._connection(timeout_seconds)
+        # An owner that is asked whether it has seen a change may wait for our answer: ask it nothing else first.
+        is_first_word = method == "Owners" and self._frame_port is None
+        connected = None if is_first_word else self._connection(timeout_seconds)
         if connected is None:
             return self._over_grpc(method, request, timeout_seconds)
         return self._as_frame(*connected, method, request, timeout_seconds)

@@ -53,7 +53,7 @@ class SecureCalls(FrameCalls):
         self._closed = False
 
     def call(self, method: str, request: Any, timeout_seconds: float) -> Any:
-        if not self.namespace and method != "Statistics":
+        if not self.namespace and method not in ("Statistics", "Owners"):
             with suppress(NamespaceRebuilding, NotLeader):  # then dataservers' and owners' are answered all the same
                 self.call("Statistics", pb.StatisticsRequest(), timeout_seconds)
         reply = self._call(method, request, timeout_seconds)
