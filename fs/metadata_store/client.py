@@ -14,7 +14,8 @@ from speedwell.fs.metadata_store.wire import MAX_KEY_BYTES, MAX_VALUE_BYTES, Con
 
 CONNECT_SECONDS = 0.2
 """A SYN that is lost while tables change would be sent again after a second only."""
-ANSWER_SECONDS = 2.0
+FIRST_ANSWER_SECONDS, ANSWER_SECONDS = 0.5, 2.0
+"""How long an answer is waited for, at first and at most: one that was on its way while its block moved is lost."""
 PAUSE_SECONDS = 0.01
 MAX_KEPT = 64
 
@@ -64,11 +65,12 @@ class MetadataClient:
         if not 0 < len(key) <= MAX_KEY_BYTES:
             raise InvalidArgument(f"a key of {len(key)} bytes: 1 to {MAX_KEY_BYTES} are taken")
         address = address_of(key)
-        deadline = time.monotonic() + self._timeout_seconds
+        deadline, answer_seconds = time.monotonic() + self._timeout_seconds, FIRST_ANSWER_SECONDS
         while True:
             kept = None
             try:
                 kept = self._connection(address)
+                kept.connection.set_timeout(answer_seconds)
                 reply = kept.connection.call(*parts)
             except (Refused, NotAuthenticated) as error:
                 self._leave(kept)
@@ -82,6 +84,7 @@ class MetadataClient:
                 if not self._keep:
                     self._leave(kept)
                 return reply
+            answer_seconds = min(2 * answer_seconds, ANSWER_SECONDS)
             if time.monotonic() > deadline:
                 raise MetadataUnavailable(f"no server answers for {address}: {reason(problem)}")
             time.sleep(PAUSE_SECONDS)

@@ -176,13 +176,13 @@ class Ownership:
     @contextmanager
     def _key(self, key: bytes, asker: str) -> Iterator[Holding]:
         with self._key_locks[hash(key) % KEY_LOCKS]:
-            holding = self._holding(address_of(key))
+            holding = self._holding(address_of(key), asker)
             if holding.is_owned or holding.former is None or holding.former.host != asker:
                 yield holding
                 return
         raise NotMine(f"NOTMINE {holding.block} is not {self._name}'s")
 
-    def _holding(self, address: IPv4Address) -> Holding:
+    def _holding(self, address: IPv4Address, asker: str) -> Holding:
         with self._lock:
             if block := block_of(address, self._owned):
                 fetching = block_of(address, self._fetching)
@@ -191,7 +191,8 @@ class Ownership:
                 return Holding(block, self._incoming[block], False)
             if block := block_of(address, self._leaving):
                 return Holding(block, self._leaving[block], False)
-            if block := block_of(address, self._gone):
+            # What others forward goes no further: it could come back here, where its key is locked.
+            if asker not in self.members and (block := block_of(address, self._gone)):
                 return Holding(block, self._gone[block][0], False)
         raise NotMine(f"NOTMINE {address} is not within the blocks that {self._name} owns")
 
