@@ -44,8 +44,8 @@ from speedwell.host_agent.uplink import FIRST_QUEUE, Uplink, UplinkCounters, gat
 MAX_GATES = 64
 KEEP_SECONDS = 2.0
 """How long a destination's rule stays when its lease is over: iptables takes milliseconds."""
-LOOK_SECONDS = 0.02
-"""Between two looks at what is queued."""
+LOOK_SECONDS, IDLE_LOOK_SECONDS = 0.02, 0.1
+"""Between two looks at what is queued; and while nothing is, and nobody has turns."""
 SILENCE_SECONDS = 1.0
 """Without a word of the scheduler; then the agent registers anew."""
 SIGNS = 3
@@ -179,7 +179,7 @@ class Agent:
         now = time.monotonic()
         self.counts["turns"] += 1
         if not readable:
-            self.late_seconds += now - due
+            self.late_seconds += now - max(due, turned_at)
         if self._doors and now - turned_at > self._silence_seconds:
             self._queues.accept_all()           # as the guardian does, unless it was its end that took so long
             for door in self._doors.values():
@@ -187,13 +187,13 @@ class Agent:
         if self._channel in readable:
             self._hear(now)
         if self._queues.socket in readable:
-            self._hold()
+            self._hold(now)
         self._release(now)
-        if now - self._looked_at >= LOOK_SECONDS:
+        if now - self._looked_at >= self._look_seconds:
             self._looked_at = now
             self._look(now)
             self._tidy(now)
-        if (self._unmarked or self._paces.is_waiting) and now - self._tried_marks_at >= MARK_AGAIN_SECONDS:
+        if self._has_to_mark and now - self._tried_marks_at >= MARK_AGAIN_SECONDS:
             self._mark_again(now)
         if self._doors and now - self._beaten_at >= self._beat_seconds:
             self._beaten_at = now
@@ -201,11 +201,22 @@ class Agent:
         return now
 
     def _due(self, now: float) -> float:
-        due = self._looked_at + LOOK_SECONDS
+        due = self._looked_at + self._look_seconds
+        if self._has_to_mark:
+            due = min(due, self._tried_marks_at + MARK_AGAIN_SECONDS)
         if self._doors:
             due = min(due, self._beaten_at + self._beat_seconds,
                       *(door.gate.next_change(now) for door in self._doors.values()))
         return due
+
+    @property
+    def _look_seconds(self) -> float:
+        is_busy = self._doors or any(each.queued_bytes for each in self._told.values())
+        return LOOK_SECONDS if is_busy else IDLE_LOOK_SECONDS
+
+    @property
+    def _has_to_mark(self) -> bool:
+        return bool(self._unmarked) or self._paces.is_waiting
 
     @property
     def _slice_seconds(self) -> float:
@@ -221,12 +232,12 @@ class Agent:
 
     # --- the gate ---
 
-    def _hold(self) -> None:
+    def _hold(self, now: float) -> None:
         packets = self._queues.receive()
         gates = {door.queue: door.gate for door in self._doors.values()}
         for queue, number, size_bytes in packets:
             if gate := gates.get(queue):
-                if gate.is_asleep:
+                if gate.is_asleep(now):
                     self._looked_at = -inf      # nobody plans for what has just begun: say so now
                 gate.arrive(number, size_bytes)
             else:
@@ -265,7 +276,7 @@ class Agent:
             if not door.change.done():
                 continue
             if door.is_leaving != bool(door.change.exception()):    # there is no rule
-                self._hold()
+                self._hold(now)
                 self._release(now)
                 self._queues.unbind(door.queue)
                 self._free_queues.append(door.queue)
@@ -316,7 +327,7 @@ class Agent:
                 message = self._end.take(datagram)
                 match message:
                     case Welcome():
-                        self._signed_at = -inf
+                        self._signed_at = self._looked_at = -inf
                         self._told = {}
                         log.info("registered with the scheduler at %s:%d", *source)
                     case Directive():

@@ -37,10 +37,9 @@ class Gate:
     _used: float = -inf
     """Begin of the last slice in which something was let go."""
 
-    @property
-    def is_asleep(self) -> bool:
-        """Whether nothing waits, and no slice was given for what may come."""
-        return not self._waiting and not self._spans
+    def is_asleep(self, now: float) -> bool:
+        """Whether nothing waits, and what comes would have to, as no slice was given for it."""
+        return not self._waiting and not self._spans and now < self.free_at
 
     def direct(self, turns: Turns, now: float) -> None:
         """Take what a directive says that arrives now."""

@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from math import inf
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 import speedwell.host_agent.agent
 from speedwell.coflow.report import Flow
 from speedwell.coflow.settings import SchedulerAddress
-from speedwell.host_agent.agent import Agent
+from speedwell.host_agent.agent import IDLE_LOOK_SECONDS, LOOK_SECONDS, MARK_AGAIN_SECONDS, Agent
 from speedwell.host_agent.channel import MAX_BACKLOGS, BacklogReport, Registration, Turns, agent_key
 from speedwell.host_agent.connections import Connection
 from speedwell.host_agent.errors import KernelRefused
@@ -121,6 +122,47 @@ def test_the_guardian_hears_of_a_living_agent_well_before_it_would_act(
     agent._beaten_at = now - beats_every
     agent._turn(now)
     assert agent._guardian.beats[-1][1] == pytest.approx(may_be_silent)     # type: ignore[attr-defined]
+
+
+def test_while_nothing_is_queued_and_nobody_has_turns_the_agent_looks_seldom(
+        agent: Agent, told: list[dict[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    def looks_again_after(queued_bytes: int) -> float:
+        connection = Connection(Flow(US, THERE, 1000, 80), b"cookie", 7, queued_bytes, 5000, 0)
+        monkeypatch.setattr(speedwell.host_agent.agent, "connections", lambda _: iter([connection]))
+        agent._heard_at, agent._signed_at, agent._looked_at = now, -inf, now
+        agent._look(now)
+        return agent._due(now) - now
+
+    now = time.monotonic()
+    assert looks_again_after(0) == pytest.approx(IDLE_LOOK_SECONDS)
+    assert looks_again_after(1) == pytest.approx(LOOK_SECONDS)
+    assert looks_again_after(0) == pytest.approx(IDLE_LOOK_SECONDS)
+    agent._unmarked[Flow(US, THERE, 1001, 80)], agent._tried_marks_at = (1, 1), now
+    assert looks_again_after(0) == pytest.approx(MARK_AGAIN_SECONDS)
+    agent._unmarked.clear()
+    agent._end.slice_microseconds = 10**6
+    agent._direct(HELD, now)
+    agent._beaten_at = now
+    assert looks_again_after(0) == pytest.approx(LOOK_SECONDS)
+
+
+def test_a_packet_that_has_to_wait_where_no_slice_was_given_is_told_at_once_and_one_that_is_free_is_not(
+        agent: Agent, kernel: Kernel) -> None:
+    now = time.monotonic()
+    for number, (lease, has_to_wait) in enumerate(((0, False), (10_000_000, True)), 1):
+        agent._direct(HELD, now)
+        agent._direct(Turns(THERE, lease), now)
+        agent._looked_at = before = now + 3600
+        kernel.arrive(Packet(max(kernel.bound), number, 1000))
+        agent._turn(time.monotonic())
+        assert (agent._looked_at != before, agent.held_bytes) == (has_to_wait, 1000 * has_to_wait)
+
+
+def test_what_is_late_is_counted_from_the_turn_before_at_the_earliest(agent: Agent) -> None:
+    agent._looked_at = -inf
+    begin = time.monotonic()
+    agent._turn(begin)
+    assert 0 <= agent.late_seconds <= time.monotonic() - begin
 
 
 def test_a_rule_that_does_not_go_keeps_its_queue_and_is_tried_again(
