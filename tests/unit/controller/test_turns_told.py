@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from speedwell.controller.timeslices.told import TurnsTold
-from speedwell.controller.timeslices.turns import TurnKeeper
+from speedwell.controller.timeslices.turns import CALM_SECONDS, TurnKeeper
 from tests.unit.controller.in_process import Controller
 from tests.unit.controller.test_timeslices import SLICE, Agents, star
 
@@ -25,9 +25,11 @@ def test_the_pair_with_the_slice_has_a_rate_and_the_others_wait_ever_longer() ->
         assert {(sending["source"], sending["destination"])} == agents.sending
         assert sending["waited_seconds"] == 0 and sending["queued_bytes"] == 10**6
     assert len(agents.keeper.state(agents.now, 2)["turns"]) == 2
-    for source, _ in pairs:
-        agents.report(source)
-    agents.pass_slices(60)
+    silent = [(source,) for source, _ in pairs]
+    agents.pass_slices(round(CALM_SECONDS / SLICE / 2), *silent)
+    assert [(each["rate_bps"], each["queued_bytes"], each["waited_seconds"])
+            for each in agents.keeper.state(agents.now, 10)["turns"]] == [(0.0, None, 0.0)] * 3
+    agents.pass_slices(round(CALM_SECONDS / SLICE), *silent)
     assert agents.keeper.state(agents.now, 10)["turns"] == []
 
 
