@@ -92,14 +92,15 @@ class CoflowsApi:
 
     @route("GET", "/v1/meters", summary="The meters of scheduled flows", tag="coflows", response=models.MeterList)
     def list_meters(self) -> models.MeterList:
-        metered = sorted(((record.placement.dpid, record.meter, record.five_tuple)
-                          for record in self._service.forwarding.records if record.meter is not None),
-                         key=lambda each: (each[0], each[1].meter_id))
+        metered = [(record.placement.dpid, record.meter, record.five_tuple)
+                   for record in in_turns(self._service.forwarding.records)
+                   if record.placement is not None and record.meter is not None]
+        metered.sort(key=lambda each: (each[0], each[1].meter_id))
         return models.MeterList(without_meter=self._service.forwarding.flow_installer.unmetered, meters=[
             models.FlowMeter(dpid=dpid, switch_name=self._state.name_of(dpid), meter=meter.meter_id,
                              rate_bps=1000 * meter.rate_kbps, burst_bits=1000 * meter.burst_kbits,
                              **self._state.named_ends(five_tuple))
-            for dpid, meter, five_tuple in metered])
+            for dpid, meter, five_tuple in in_turns(metered)])
 
     def _places(self) -> dict[bytes, int]:
         return {coflow_id: place for place, coflow_id in enumerate(self._service.book.order)}
