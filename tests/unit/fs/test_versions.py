@@ -9,7 +9,7 @@ import pytest
 
 from speedwell.coflow import host_heartbeat, report
 from speedwell.coflow.errors import InvalidReport
-from speedwell.controller.timeslices.service import _Network
+from speedwell.controller.timeslices.watches import _Network
 from speedwell.fs.channel import HEADER, Channel, OtherVersion
 from speedwell.fs.dataserver.directory import Directory, ForeignDirectory
 from speedwell.fs.errors import StorageFailed
