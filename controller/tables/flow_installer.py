@@ -222,8 +222,13 @@ class FlowInstaller:
     def _put(self, dpid: str, batch: Sequence[_Step], plan: PlanWhenReady, failures: Failures,
              is_last_try: bool = False) -> None:
         datapath = self._state.datapaths.get(dpid)
-        # Not those whose entry went while the plan was waited for: their claims have ended with it.
+        ended = [step for step in batch if self._records.get(step.record.five_tuple) is not step.record]
+        for step in ended:      # its entry went while the plan was waited for, and its claims with it
+            if step.planned.meter is not None and step.has_new_meter:
+                self.meters.of(dpid).release(step.planned.meter.meter_id)
         batch = [step for step in batch if self._records.get(step.record.five_tuple) is step.record]
+        if not batch:
+            return
         for step in batch:
             self._records.place(step.record, step.planned)
         refusals: dict[int, SwitchRefused] = {}

@@ -393,6 +393,30 @@ def test_a_flow_whose_entry_goes_while_its_change_is_refused_leaves_no_record(ru
     run(scenario)
 
 
+def test_a_flow_whose_entry_goes_while_its_plan_is_waited_for_gives_its_new_meter_back(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        path = world.paths()[0]
+        world.install(path)
+        (entry,) = single_flows(world)
+        installer = world.app.flow_installer
+        plan = installer._begin()
+
+        def planned_slowly(*asked: Any) -> Any:
+            found = plan(*asked)
+            eventlet.sleep(1)
+            return found
+
+        installer._begin = lambda: planned_slowly
+        change = eventlet.spawn(world.app.apply, [wanted(world, path, 1e6)])
+        eventlet.sleep(0.5)
+        del first_switch(world).flows[entry.key]
+        world.app.entry_removed(removal(world, path, entry, ofproto_v1_3.OFPRR_IDLE_TIMEOUT))
+        assert change.wait() == {} and single_flows(world) == [] and len(world.app.records) == 0
+        assert installer.meters.of(path.nodes[1]).allocated == set()
+
+    run(scenario)
+
+
 def test_what_one_system_gives_up_stays_so_if_the_switch_does_not_confirm(run: Any) -> None:
     def scenario(world: World, hub: SimulatedHub) -> None:
         first, second = world.paths()[:2]
