@@ -21,7 +21,8 @@ from speedwell.fs.controller import Controller
 from speedwell.host_agent.channel import MAX_BPS, PRIORITIES
 
 LOOK_SECONDS, ORDER_SECONDS, LEAST_SECONDS = 1.0, 0.25, 0.05
-"""Between two looks at the controller's network, and where new pairs cannot wait so long."""
+"""Between two looks at the controller's network, where new pairs cannot wait so long, and between any two questions
+that bring no news."""
 MAX_PAIRS = 4096
 """That the controller pins at once."""
 ANSWER_SECONDS, CLASSES_SECONDS = 5.0, 5.0
@@ -124,6 +125,8 @@ class ClassWatch(threading.Thread):
                     self.priorities = {Flow(each.source, each.destination, each.source_port, each.destination_port,
                                             each.protocol): each.priority for each in said.flows}
                     self._has_news()
+                else:       # a controller for which too many wait answers at once
+                    time.sleep(LEAST_SECONDS)
                 self._problem = ""
             except Exception as error:
                 problem = f"{type(error).__name__}: {error}"

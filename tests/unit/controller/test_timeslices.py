@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -26,7 +27,7 @@ from speedwell.controller.timeslices.main import command
 from speedwell.controller.timeslices.metrics import SchedulerMetrics
 from speedwell.controller.timeslices.service import TurnService
 from speedwell.controller.timeslices.turns import CALM_SECONDS, SILENT_SECONDS, TurnKeeper, later
-from speedwell.controller.timeslices.watches import NetworkWatch, network_of
+from speedwell.controller.timeslices.watches import LEAST_SECONDS, ClassWatch, NetworkWatch, network_of
 from speedwell.fs.controller import Controller as ControllerAt
 from speedwell.host_agent.channel import (
     Backlog,
@@ -365,6 +366,21 @@ def test_the_watch_forgets_paths_that_the_network_keeps_no_more(monkeypatch: pyt
             watch.pin(frozenset(pairs))
             wait_until(lambda wanted=pairs: watch.paths.keys() == wanted, 10, "it goes by old paths")
         controller.shutdown()
+
+
+def test_a_controller_that_answers_at_once_and_has_no_news_is_not_asked_on_and_on(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    def sleep(seconds: float) -> None:
+        raise SystemExit(seconds)
+
+    news: list[int] = []
+    with Controller(GOOD) as controller:
+        watch = ClassWatch(ControllerAt(controller.url), lambda: news.append(1))
+        monkeypatch.setattr(watches_module, "time", SimpleNamespace(sleep=sleep))
+        with pytest.raises(SystemExit, match=str(LEAST_SECONDS)):
+            watch.run()
+        controller.shutdown()
+    assert news == [1]
 
 
 class Remote:
