@@ -40,10 +40,9 @@ class ToGroup:
 
 @dataclass(frozen=True, slots=True)
 class PushLabel:
-    """Push an MPLS label; `traffic_class` picks the queue wherever the packet then goes."""
+    """Push an MPLS label, in the lowest traffic class."""
 
     label: int
-    traffic_class: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,11 +185,9 @@ def _decode_actions(actions: Iterable[Any]) -> tuple[Any, ...]:
                 decoded[-1] = LoadLabel(last.label, action.value)
             else:
                 decoded.append(repr(action))
-        elif kind == "OFPActionSetField" and decoded and isinstance(decoded[-1], PushLabel) \
-                and action.key in ("mpls_label", "mpls_tc"):
-            pushed = decoded[-1]
-            decoded[-1] = (PushLabel(action.value, pushed.traffic_class) if action.key == "mpls_label"
-                           else PushLabel(pushed.label, action.value))
+        elif kind == "OFPActionSetField" and action.key == "mpls_label" and decoded \
+                and isinstance(decoded[-1], PushLabel):
+            decoded[-1] = PushLabel(action.value)
         elif kind == "OFPActionSetField":
             decoded.append(SetField(action.key, action.value))
         else:

@@ -188,11 +188,9 @@ def _actions(actions: Iterable[Action]) -> Iterator[bytes]:
             case Output(port_no):
                 most_bytes = HEADER_BYTES if port_no == PORT_CONTROLLER else 0
                 yield _OUTPUT.pack(OUTPUT, 16, port_no, most_bytes)
-            case PushLabel(label, traffic_class):
+            case PushLabel(label):
                 yield _ETHERTYPE.pack(PUSH_MPLS, 8, ETH_MPLS)
                 yield _set_field("mpls_label", label)
-                if traffic_class:
-                    yield _set_field("mpls_tc", traffic_class)
             case ToGroup(group_id):
                 yield _NUMBER.pack(GROUP, 8, group_id)
             case SetQueue(queue):

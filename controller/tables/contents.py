@@ -69,8 +69,8 @@ def action_text(action: Action | str) -> str:
             return f"output {RESERVED_PORTS.get(port_no, port_no)}"
         case ToGroup(group_id):
             return f"group {group_id:#x}"
-        case PushLabel(label, traffic_class):
-            return f"push label {label} class {traffic_class}"
+        case PushLabel(label):
+            return f"push label {label}"
         case PushLoaded(choice, bits):
             return f"push loaded label, lowest {bits} bits {choice}"
         case LoadLabel(label, traffic_class):

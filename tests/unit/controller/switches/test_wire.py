@@ -57,7 +57,7 @@ COPIES = [CopyField("eth_src", "eth_dst", 48), CopyField("arp_sha", "arp_tha", 4
           CopyField("arp_spa", "arp_tpa", 32)]
 ACTIONS = st.lists(st.one_of(
     st.builds(Output, st.one_of(numbers(16), st.just(PORT_CONTROLLER))), st.builds(ToGroup, numbers(32)),
-    st.builds(PushLabel, numbers(20), numbers(3)), st.builds(SetQueue, numbers(32)), st.just(PopLabel()),
+    st.builds(PushLabel, numbers(20)), st.builds(SetQueue, numbers(32)), st.just(PopLabel()),
     st.sampled_from([*COPIES, ForgetPort()]), st.builds(PopLabel, numbers(16)),
     st.builds(LoadLabel, numbers(20), numbers(3)),
     st.builds(PushLoaded, numbers(4), st.integers(4, 8)), st.just(PushLoaded()),
@@ -83,10 +83,8 @@ def ryu_actions(actions: Iterable[Any]) -> list[Any]:
                 encoded.append(parser.OFPActionOutput(port_no, most_bytes))
             case ToGroup(group_id):
                 encoded.append(parser.OFPActionGroup(group_id))
-            case PushLabel(label, traffic_class):
+            case PushLabel(label):
                 encoded += [parser.OFPActionPushMpls(0x8847), parser.OFPActionSetField(mpls_label=label)]
-                if traffic_class:
-                    encoded.append(parser.OFPActionSetField(mpls_tc=traffic_class))
             case SetQueue(queue):
                 encoded.append(parser.OFPActionSetQueue(queue))
             case PopLabel(ethertype):
