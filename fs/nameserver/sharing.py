@@ -75,17 +75,22 @@ class Sharing:
     def _ask_forever(self) -> None:
         while not self._stopped.wait(EVERY_SECONDS if self._told is not None or self._store.is_first
                                      else AT_FIRST_SECONDS):
-            if self._store.is_first or not self._store.first.address:
-                continue
-            reply = self._ask(self._store.first.address, "Statistics", pb.StatisticsRequest())
-            if reply is None:
-                continue
-            with self._store.guard:
-                is_news, self._told = self._told is None, reply
-                if self._service is not None and not self._store.is_first:
-                    self._service.hear(reply)
-                    if is_news:
-                        self._requests.lead(self._service)
+            try:
+                if not self._store.is_first and self._store.first.address:
+                    self._ask_first(self._store.first.address)
+            except Exception:
+                log.exception("asking what dataservers report failed; it is asked again")
+
+    def _ask_first(self, address: str) -> None:
+        reply = self._ask(address, "Statistics", pb.StatisticsRequest())
+        if reply is None:
+            return
+        with self._store.guard:
+            is_news, self._told = self._told is None, reply
+            if self._service is not None and not self._store.is_first:
+                self._service.hear(reply)
+                if is_news:
+                    self._requests.lead(self._service)
 
     def _owners(self, request: pb.OwnersRequest) -> pb.OwnersReply:
         """Without the guard, and before there is anything to answer for: who asks may hold others up. Raises

@@ -29,8 +29,8 @@ PAGE = 2000
 COMPACT_EVERY = 20_000
 """Revisions between compactions; members further behind load everything anew."""
 
-_DATA, _TURN, _LEADER, _MAP = b"data/", b"turn", b"leader", b"map"
-_MIRROR_DATA, _MIRROR_STATE = b"d", b"s"
+DATA, TURN, LEADER, MAP = b"data/", b"turn", b"leader", b"map"
+MIRROR_DATA, MIRROR_STATE = b"d", b"s"
 
 
 class ReplicatedStore:
@@ -61,13 +61,13 @@ class ReplicatedStore:
 
     def get(self, key: bytes) -> bytes | None:
         self._require_leadership()
-        return self._mirror.get(_MIRROR_DATA + key)
+        return self._mirror.get(MIRROR_DATA + key)
 
     def iterate(self, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         self._require_leadership()
-        last = _MIRROR_DATA + stop if stop is not None else end_of_prefix(_MIRROR_DATA)
-        return ((key[len(_MIRROR_DATA):], value)
-                for key, value in self._mirror.iterate(_MIRROR_DATA + start, last))
+        last = MIRROR_DATA + stop if stop is not None else end_of_prefix(MIRROR_DATA)
+        return ((key[len(MIRROR_DATA):], value)
+                for key, value in self._mirror.iterate(MIRROR_DATA + start, last))
 
     def write(self, batch: Batch) -> None:
         with self._lock:
@@ -106,7 +106,7 @@ class ReplicatedStore:
 
     def leader(self) -> str:
         """The address of the member that leads, empty if none does. Raises StorageFailed."""
-        found = self._etcd.range(self._key(_LEADER), b"").kvs
+        found = self._etcd.range(self._key(LEADER), b"").kvs
         return found[0].value.decode() if found else ""
 
     def follow_until_elected(self) -> bool:
@@ -151,7 +151,7 @@ class ReplicatedStore:
     def _follow(self) -> None:
         self.resign()
         self._check_cluster()
-        if self._etcd.range(self._key(_MAP), b"").kvs:
+        if self._etcd.range(self._key(MAP), b"").kvs:
             raise StorageFailed("several nameservers share this namespace: start this one with --shared too")
         if self._campaign():
             return
@@ -175,13 +175,13 @@ class ReplicatedStore:
         began = time.monotonic()    # no later than the lease: nobody else leads as long as this member believes it
         lease, granted_seconds = self._etcd.grant_lease(LEASE_SECONDS)
         token = f"{self._member}.{lease}".encode()
-        lead = pb.RequestOp(request_put=pb.PutRequest(key=self._key(_LEADER), value=self.address.encode(),
+        lead = pb.RequestOp(request_put=pb.PutRequest(key=self._key(LEADER), value=self.address.encode(),
                                                       lease=lease))
-        turn = pb.RequestOp(request_put=pb.PutRequest(key=self._key(_TURN), value=token))
+        turn = pb.RequestOp(request_put=pb.PutRequest(key=self._key(TURN), value=token))
         answer = self._etcd.transaction(pb.TxnRequest(
             compare=[pb.Compare(target=pb.Compare.CREATE, key=self._key(key), create_revision=0)
-                     for key in (_LEADER, _MAP)],
-            success=[lead, turn], failure=[pb.RequestOp(request_range=pb.RangeRequest(key=self._key(_TURN)))]))
+                     for key in (LEADER, MAP)],
+            success=[lead, turn], failure=[pb.RequestOp(request_range=pb.RangeRequest(key=self._key(TURN)))]))
         revision = answer.header.revision
         if not answer.succeeded:
             found = answer.responses[0].response_range.kvs
@@ -222,11 +222,11 @@ class ReplicatedStore:
 
     def _take_turn(self, token: bytes, batch: Batch) -> int:
         """One batch as one transaction; returns its revision. Raises NotLeader, StorageFailed."""
-        changes = [_operation(self._key(_DATA + key), value) for key, value in batch.changes.items()]
-        turn = pb.RequestOp(request_put=pb.PutRequest(key=self._key(_TURN), value=token))
+        changes = [operation(self._key(DATA + key), value) for key, value in batch.changes.items()]
+        turn = pb.RequestOp(request_put=pb.PutRequest(key=self._key(TURN), value=token))
         answer = self._etcd.transaction(pb.TxnRequest(
-            compare=[pb.Compare(target=pb.Compare.MOD, key=self._key(_TURN), mod_revision=self._turn_revision)],
-            success=[*changes, turn], failure=[pb.RequestOp(request_range=pb.RangeRequest(key=self._key(_TURN)))]))
+            compare=[pb.Compare(target=pb.Compare.MOD, key=self._key(TURN), mod_revision=self._turn_revision)],
+            success=[*changes, turn], failure=[pb.RequestOp(request_range=pb.RangeRequest(key=self._key(TURN)))]))
         if answer.succeeded:
             return answer.header.revision
         found = answer.responses[0].response_range.kvs
@@ -264,8 +264,8 @@ class ReplicatedStore:
     def _check_cluster(self) -> None:
         """Load everything if the mirror is of another cluster, or of this one before it was restored. Raises
         StorageFailed if it is of another namespace: it may be all that is left of that."""
-        found = self._etcd.range(self._key(_DATA + IDENTITY_KEY), b"")
-        own, header = self._mirror.get(_MIRROR_DATA + IDENTITY_KEY), found.header
+        found = self._etcd.range(self._key(DATA + IDENTITY_KEY), b"")
+        own, header = self._mirror.get(MIRROR_DATA + IDENTITY_KEY), found.header
         there = found.kvs[0].value if found.kvs else None
         if own is not None and there != own:
             raise StorageFailed(
@@ -298,7 +298,7 @@ class ReplicatedStore:
         batch, left = Batch(), False
         for event in answer.events:
             gone = event.type == pb.Event.DELETE
-            if event.kv.key == self._key(_LEADER):
+            if event.kv.key == self._key(LEADER):
                 left = gone
             self._mirror_change(batch, event.kv.key, None if gone else event.kv.value)
         if answer.events:
@@ -313,23 +313,23 @@ class ReplicatedStore:
     def _apply(self, batch: Batch, revision: int) -> None:
         mirrored = Batch()
         for key, value in batch.changes.items():
-            mirrored.changes[_MIRROR_DATA + key] = value
+            mirrored.changes[MIRROR_DATA + key] = value
         self._write_mirror(mirrored, revision)
 
     def _mirror_change(self, batch: Batch, key: bytes, value: bytes | None) -> None:
-        prefix = self._key(_DATA)
+        prefix = self._key(DATA)
         if key.startswith(prefix):
-            batch.changes[_MIRROR_DATA + key[len(prefix):]] = value
+            batch.changes[MIRROR_DATA + key[len(prefix):]] = value
 
     def _write_mirror(self, batch: Batch, revision: int) -> None:
-        batch.put(_MIRROR_STATE, b"%d %d" % (self._cluster, revision))
+        batch.put(MIRROR_STATE, b"%d %d" % (self._cluster, revision))
         self._mirror.write(batch)
         self._revision = revision
 
     def _clear_mirror(self) -> None:
         batch = Batch()
-        batch.delete(_MIRROR_STATE)
-        for key, _ in self._mirror.iterate(_MIRROR_DATA):
+        batch.delete(MIRROR_STATE)
+        for key, _ in self._mirror.iterate(MIRROR_DATA):
             batch.delete(key)
             if len(batch.changes) >= PAGE:
                 self._mirror.write(batch)
@@ -337,14 +337,14 @@ class ReplicatedStore:
         self._mirror.write(batch)
 
     def _mirror_state(self) -> tuple[int, int]:
-        state = self._mirror.get(_MIRROR_STATE)
+        state = self._mirror.get(MIRROR_STATE)
         if state is None:
             return 0, 0
         cluster, revision = state.split()
         return int(cluster), int(revision)
 
 
-def _operation(key: bytes, value: bytes | None) -> pb.RequestOp:
+def operation(key: bytes, value: bytes | None) -> pb.RequestOp:
     if value is None:
         return pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=key))
     return pb.RequestOp(request_put=pb.PutRequest(key=key, value=value))

@@ -30,7 +30,7 @@ from speedwell.fs.nameserver import records
 from speedwell.fs.proto import etcd_pb2 as pb
 from speedwell.fs.slots import BLOCKS
 from speedwell.fs.store.interface import Batch, Store, end_of_prefix
-from speedwell.fs.store.replicated import _DATA, _LEADER, _MAP, _MIRROR_DATA, _TURN, PAGE, ReplicatedStore, _operation
+from speedwell.fs.store.replicated import DATA, LEADER, MAP, MIRROR_DATA, PAGE, TURN, ReplicatedStore, operation
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ class SharedStore(ReplicatedStore):
             return super().get(key)
         if key not in self._read:
             self._require_leadership()
-            found = self._etcd.range(self._key(_DATA + key), b"").kvs
+            found = self._etcd.range(self._key(DATA + key), b"").kvs
             self._read[key] = (found[0].mod_revision, found[0].value) if found else (0, None)
         return self._read[key][1]
 
@@ -156,7 +156,7 @@ class SharedStore(ReplicatedStore):
         return self._others_names(start, stop)
 
     def _others_names(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        begin, end, cut, more = self._key(_DATA + start), self._key(_DATA + stop), len(self._key(_DATA)), True
+        begin, end, cut, more = self._key(DATA + start), self._key(DATA + stop), len(self._key(DATA)), True
         revision = 0
         while more:
             page = self._etcd.range(begin, end, limit=PAGE, revision=revision)
@@ -176,12 +176,12 @@ class SharedStore(ReplicatedStore):
             changes = []
             for key, value in batch.changes.items():
                 if self._is_mine(key):
-                    own.changes[_MIRROR_DATA + key] = value
+                    own.changes[MIRROR_DATA + key] = value
                 elif key == records.AGE_KEY:
                     continue        # that is for the owner of block 0 to keep
                 elif key[:1] != records.DELETION_PREFIX:    # that owner finds what it has to delete in its mirror
                     others.add(self._owners[block_of_key(key)])
-                changes.append(_operation(self._key(_DATA + key), value))
+                changes.append(operation(self._key(DATA + key), value))
             revision = self._transact(token, changes, others)
             self._turn_revision = revision
             self._applied.add(revision)
@@ -198,18 +198,18 @@ class SharedStore(ReplicatedStore):
 
     def _transact(self, token: bytes, changes: list[pb.RequestOp], others: set[Owner]) -> int:
         """The revision. Raises Conflict, NotLeader, StorageFailed."""
-        own_turn = self._key(_TURN + b"/" + self._member.encode())
+        own_turn = self._key(TURN + b"/" + self._member.encode())
         compare = [_unchanged(own_turn, self._turn_revision)]
-        compare += [_unchanged(self._key(_DATA + key), revision) for key, (revision, _) in self._read.items()]
+        compare += [_unchanged(self._key(DATA + key), revision) for key, (revision, _) in self._read.items()]
         compare += [pb.Compare(target=pb.Compare.CREATE, key=begin, range_end=end, create_revision=0)
                     for begin, end in self._empty]
         if others:
-            compare.append(_unchanged(self._key(_MAP), self._epoch))
+            compare.append(_unchanged(self._key(MAP), self._epoch))
         turns = [_put(own_turn, token),
-                 *(_put(self._key(_TURN + b"/" + other.member.encode()), token) for other in others)]
+                 *(_put(self._key(TURN + b"/" + other.member.encode()), token) for other in others)]
         answer = self._etcd.transaction(pb.TxnRequest(
             compare=compare, success=[*changes, *turns],
-            failure=[_range(own_turn), _range(self._key(_MAP))]))
+            failure=[_range(own_turn), _range(self._key(MAP))]))
         if answer.succeeded:
             return int(answer.header.revision)
         turn, owners = (response.response_range.kvs for response in answer.responses)
@@ -251,6 +251,8 @@ class SharedStore(ReplicatedStore):
             except SpeedwellError as error:
                 if not self._stopped.is_set():
                     log.warning("%s", error)
+            except Exception:   # who goes on renewing its lease and follows nothing keeps its blocks from others
+                log.exception("following etcd failed: this nameserver gives its blocks up and joins again")
             self.resign()
             self._owners = [owner if owner.member != self._member else NOBODY for owner in self._owners]
             with self.guard:
@@ -277,7 +279,7 @@ class SharedStore(ReplicatedStore):
         answer = self._etcd.transaction(pb.TxnRequest(success=[
             pb.RequestOp(request_put=pb.PutRequest(key=self._key(_MEMBER + member.encode()), lease=lease,
                                                    value=self.address.encode())),
-            _put(self._key(_TURN + b"/" + member.encode()), b"joined")]))
+            _put(self._key(TURN + b"/" + member.encode()), b"joined")]))
         with self._lock:
             self._member, self._lease, self._batches, self._applied = member, lease, 0, set()
             self._turn_revision = self._joined = self._compacted = int(answer.header.revision)
@@ -299,7 +301,8 @@ class SharedStore(ReplicatedStore):
             if self._stopped.is_set() or not self.leads:
                 return
             if answer.canceled:
-                self._load()
+                self.resign()   # nobody is answered from what is being filled
+                self._exclusively(self._load)
                 return
             for revision, events in groupby(answer.events, key=lambda event: int(event.kv.mod_revision)):
                 self._see(revision, list(events), changed)
@@ -308,7 +311,7 @@ class SharedStore(ReplicatedStore):
 
     def _see(self, revision: int, events: list[pb.Event], changed: Callable[[], None]) -> None:
         """Take what one transaction did over into the mirror: what is decided by it with the guard."""
-        own_turn = self._key(_TURN + b"/" + self._member.encode())
+        own_turn = self._key(TURN + b"/" + self._member.encode())
         with self._lock:
             is_applied = revision in self._applied
             self._applied.discard(revision)
@@ -316,8 +319,8 @@ class SharedStore(ReplicatedStore):
         is_decided_by = is_in_memory = False
         for event in events:
             name = event.kv.key[len(self._prefix):]
-            if name.startswith(_DATA):
-                key = name[len(_DATA):]
+            if name.startswith(DATA):
+                key = name[len(DATA):]
                 is_mine = self._is_mine(key)
                 if is_applied and is_mine:
                     continue
@@ -325,7 +328,7 @@ class SharedStore(ReplicatedStore):
                 is_in_memory |= not is_mine and key[:1] in _KEPT_IN_MEMORY
             else:
                 is_decided_by |= event.kv.key == own_turn and not is_applied
-                is_decided_by |= name == _MAP
+                is_decided_by |= name == MAP
             self._mirror_change(batch, event.kv.key, None if event.type == pb.Event.DELETE else event.kv.value)
 
         def take_over() -> None:
@@ -364,7 +367,7 @@ class SharedStore(ReplicatedStore):
 
     def _learn(self, name: bytes, value: bytes, revision: int) -> None:
         """Take a record of members or owners into account; an empty one is gone."""
-        if name == _MAP and revision > self._epoch:
+        if name == MAP and revision > self._epoch:
             self._owners, self._epoch = _decoded(value), revision
         elif name.startswith(_MEMBER):
             self._alive.pop(name[len(_MEMBER):].decode(), None)
@@ -377,7 +380,7 @@ class SharedStore(ReplicatedStore):
     def _recall(self) -> None:
         """What etcd says of members and owners before this one is a member."""
         self._alive, self._owners, self._epoch = {}, [NOBODY] * BLOCKS, 0
-        for name, end in ((_MAP, b""), (_MEMBER, end_of_prefix(self._key(_MEMBER)) or b"")):
+        for name, end in ((MAP, b""), (_MEMBER, end_of_prefix(self._key(_MEMBER)) or b"")):
             for pair in self._etcd.range(self._key(name), end).kvs:
                 self._learn(pair.key[len(self._prefix):], pair.value, pair.mod_revision)
 
@@ -412,11 +415,11 @@ class SharedStore(ReplicatedStore):
                     owners[block] = Owner(member, self._alive[member])
         compare = [pb.Compare(target=pb.Compare.CREATE, key=self._key(_MEMBER + member.encode()), create_revision=0)
                    for member in gone] + [
-            pb.Compare(target=pb.Compare.CREATE, key=self._key(_LEADER), create_revision=0)]
-        turns = [_operation(self._key(_TURN + b"/" + member.encode()), None) for member in gone]
+            pb.Compare(target=pb.Compare.CREATE, key=self._key(LEADER), create_revision=0)]
+        turns = [operation(self._key(TURN + b"/" + member.encode()), None) for member in gone]
         if not self._propose(owners, compare, turns).succeeded:
             self._unsettled = True
-            found = self._etcd.range(self._key(_LEADER), b"").kvs
+            found = self._etcd.range(self._key(LEADER), b"").kvs
             if found:
                 raise StorageFailed(f"the nameserver at {found[0].value.decode()} keeps this namespace alone: stop "
                                     "it, or start this one without --shared")
@@ -425,7 +428,7 @@ class SharedStore(ReplicatedStore):
         """With the guard: from now on these blocks are another member's."""
         heir = Owner(member, self._alive[member])
         owners = [heir if block in blocks else owner for block, owner in enumerate(self._owners)]
-        own_turn = self._key(_TURN + b"/" + self._member.encode())
+        own_turn = self._key(TURN + b"/" + self._member.encode())
         answer = self._propose(owners, [
             _unchanged(own_turn, self._turn_revision),
             pb.Compare(target=pb.Compare.CREATE, result=pb.Compare.GREATER, create_revision=0,
@@ -439,8 +442,8 @@ class SharedStore(ReplicatedStore):
 
     def _propose(self, owners: list[Owner], compare: list[pb.Compare], more: list[pb.RequestOp]) -> pb.TxnResponse:
         return self._etcd.transaction(pb.TxnRequest(
-            compare=[_unchanged(self._key(_MAP), self._epoch), *compare],
-            success=[_put(self._key(_MAP), _encoded(owners)), *more]))
+            compare=[_unchanged(self._key(MAP), self._epoch), *compare],
+            success=[_put(self._key(MAP), _encoded(owners)), *more]))
 
 
 def _runs(owners: list[Owner]) -> list[tuple[Owner, list[int]]]:
