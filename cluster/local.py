@@ -207,10 +207,11 @@ def _choose(settings: LocalSettings, directory: Path, processes: Processes) -> d
     if "nameservers" in recorded and shared != recorded.get("shared", False):
         raise InvalidSetting(f"--metadata-servers: {directory} was made "
                              f"{'without' if shared else 'with'} it; that cannot be changed later")
-    if not 1 <= nameservers <= MAX_NAMESERVERS:
-        raise InvalidSetting(f"--nameservers: {nameservers} is not between 1 and {MAX_NAMESERVERS}")
+    option, least = ("--metadata-servers", 2) if shared else ("--nameservers", 1)
+    if not least <= nameservers <= MAX_NAMESERVERS:
+        raise InvalidSetting(f"{option}: {nameservers} is not between {least} and {MAX_NAMESERVERS}")
     if nameservers != recorded.get("nameservers", nameservers):
-        raise InvalidSetting(f"--nameservers: {directory} was made with {recorded['nameservers']}; that cannot be "
+        raise InvalidSetting(f"{option}: {directory} was made with {recorded['nameservers']}; that cannot be "
                              "changed later")
     if nameservers > 1:
         require_etcd()

@@ -31,6 +31,9 @@ def installation(directory: Path, **changes: object) -> Processes:
     ({"replication": 4}, r"--replication: 4 is not between 1 and the number of dataservers \(3\)"),
     ({"dataservers": 2, "replication": 3}, "--replication: 3 is not between"),
     ({"nameservers": 8}, "--nameservers: 8 is not between 1 and 7"),
+    ({"metadata_servers": 8}, "--metadata-servers: 8 is not between 2 and 7"),
+    ({"metadata_servers": 1}, "--metadata-servers: .* name 2 or more"),
+    ({"metadata_servers": 2, "nameservers": 2}, "--metadata-servers: it does not go with --nameservers"),
     ({"chunk_size_bytes": 100}, "--chunk-size: 100 B is not between 64.0 KiB and 1.0 TiB"),
     ({"chunk_size_bytes": 1 << 50}, "--chunk-size"),
 ])
@@ -50,6 +53,17 @@ def test_another_number_of_nameservers_is_refused(tmp_path):
     installation(tmp_path)
     with pytest.raises(InvalidSetting, match="was made with 1; that cannot be changed later"):
         local.up(LocalSettings(tmp_path, nameservers=3))
+
+
+@pytest.mark.parametrize(("recorded", "settings", "message"), [
+    ({"nameservers": 2, "shared": True}, {"nameservers": 2}, "--metadata-servers: .* was made with it"),
+    ({"nameservers": 2}, {"metadata_servers": 2}, "--metadata-servers: .* was made without it"),
+    ({"nameservers": 2, "shared": True}, {"metadata_servers": 3}, "--metadata-servers: .* was made with 2"),
+])
+def test_another_kind_or_number_of_metadata_servers_is_refused(tmp_path, recorded, settings, message):
+    installation(tmp_path, **recorded)
+    with pytest.raises(InvalidSetting, match=message):
+        local.up(LocalSettings(tmp_path, **settings))
 
 
 def test_settings_not_given_are_those_of_the_last_time(tmp_path):
