@@ -148,17 +148,24 @@ class Session:
         It first writes back changed pages and waits for reads of them, which may be stuck, and both may
         wait for this very request. So another thread asks the kernel, and the request goes on after `within_seconds`
         at the latest."""
+        deadline = time.monotonic() + within_seconds
         if not self._dropping.acquire(timeout=within_seconds):
             return False
         asking = threading.Thread(target=self._drop_pages, args=(inode,), name="kernel-cache", daemon=True)
-        asking.start()
-        asking.join(within_seconds)
+        try:
+            asking.start()
+        except RuntimeError:    # out of threads
+            self._dropping.release()
+            return False
+        asking.join(max(deadline - time.monotonic(), 0.0))
         return not asking.is_alive()
 
     def _drop_pages(self, inode: int) -> None:
-        if self._session is not None:
-            self._libfuse.fuse_lowlevel_notify_inval_inode(self._session, inode, 0, 0)
-        self._dropping.release()
+        try:
+            if self._session is not None:
+                self._libfuse.fuse_lowlevel_notify_inval_inode(self._session, inode, 0, 0)
+        finally:
+            self._dropping.release()
 
     # ------------------------------------------------------------------ serving
 
