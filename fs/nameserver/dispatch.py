@@ -41,14 +41,13 @@ CHANGES = ("Create", "MakeDirectory", "MakeSymbolicLink", "MakeSpecial", "Link",
 READ_ONLY = ("Lookup", "List", "ListExtendedAttributes", "RenewSession", "EndSession", "Lock", "Statistics",
              "Heartbeat", "Quotas", "Trash", "Contents", "Repair", "Adopt", "Authorize", "ProofKey", "Dump",
              "UploadMirror", "Owners")
+"""Requests that are answered from an old copy of the namespace too."""
 
 ANYWHERE = ("Statistics", "Owners")
 """Requests that every owner answers."""
 
 UNSHARED = ("Dump", "Load", "Mirror", "UploadMirror", "SetQuota", "SetTrash")
 """Requests for one nameserver that has all of the namespace."""
-"""Requests that are answered from an old copy of the namespace too."""
-
 
 SHORT = frozenset({"Lookup", "List", "ListExtendedAttributes", "RenewSession", "Commit",
                    *CHANGES}) - {"Restore", "Purge"}

@@ -305,7 +305,6 @@ def decode_outcome(value: bytes) -> tuple[int, bytes, bytes]:
 
 
 @lru_cache(4096)
-@lru_cache(maxsize=1024)
 def client_digest(client: str) -> bytes:
     """Of the name of a client; nothing for one that is not known."""
     return blake2b(client.encode(), digest_size=_CLIENT_BYTES).digest() if client else b""
