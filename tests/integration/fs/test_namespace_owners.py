@@ -261,8 +261,8 @@ def test_a_request_costs_one_message_and_a_change_across_owners_two(tmp_path: Pa
 
             for there, here in ((spread[True][0], spread[False][0]), (spread[False][1], spread[True][1])):
                 wait_until(lambda there=there: _can_create(client, there), 15, "no dataserver is known")
-                assert cost(1000, lambda number, there=there: client.create(
-                    paths.below(there, b"f%03d" % number), replication=1)) == {"Create": 1000}
+                assert cost(100, lambda number, there=there: client.create(
+                    paths.below(there, b"f%03d" % number), replication=1)) == {"Create": 100}
                 assert cost(20, lambda number, there=there: client.lookup(
                     paths.below(there, b"f%03d" % number))) == {"Lookup": 20}
                 assert cost(1, lambda _, there=there: client.list_columns(
