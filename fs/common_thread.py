@@ -5,24 +5,31 @@ that costs more than the answers. A connection has a thread of its own for what 
 that until some in a row were short.
 """
 
+import logging
 import select
 import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
+from prometheus_client import Counter
 
 from speedwell.fs import tracing
 from speedwell.fs.channel import Channel, ConnectionLost, MalformedFrame, NotYet
 from speedwell.fs.frame_server import FrameServer
 from speedwell.fs.proto.speedwell_pb2 import Call
 
+log = logging.getLogger(__name__)
+
 SHORT_IN_A_ROW = 8
 LOOK_SECONDS = 1.0
 """So late at most the thread sees that it is to stop, or that a connection was idle for too long."""
+FAILED_SECONDS = 0.1
+"""It pauses so long after it failed."""
 
 
 class Answer(NamedTuple):
@@ -41,6 +48,16 @@ class CommonThread(FrameServer):
         super().__init__(*arguments, **options)
         self._common: dict[int, Channel] = {}   # by descriptor
         self._ready = select.epoll()
+        self._failures = Counter("speedwell_short_requests_failures", "How often the thread that answers short "
+                                 "requests failed and went on.", registry=None)
+        self._failed = 0
+        self.door_metrics = [*self.door_metrics, self._failures]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What an operator should look at."""
+        return [f"answering short requests failed {self._failed} times since the start: the nameserver's log says why"
+                ] * bool(self._failed)
 
     @abstractmethod
     def is_short(self, request: Call) -> bool:
@@ -96,16 +113,40 @@ class CommonThread(FrameServer):
     def _serve_common(self) -> None:
         looks_at = 0.0
         while not self._stopping:
-            for descriptor, _ in self._ready.poll(LOOK_SECONDS):
-                self._goes_on(self._common[descriptor], self._serve_now)
-            now = time.monotonic()
-            if now >= looks_at:
-                looks_at = now + LOOK_SECONDS
-                for channel in list(self._common.values()):
-                    if now - self._rests_since[channel] >= self._idle_seconds:
-                        channel.interrupt()
+            try:
+                for descriptor, _ in self._ready.poll(LOOK_SECONDS):
+                    self._serve_ready(descriptor)
+                now = time.monotonic()
+                if now >= looks_at:
+                    looks_at = now + LOOK_SECONDS
+                    self._interrupt_idle(now)
+            except Exception:
+                self._note_failure()
+                time.sleep(FAILED_SECONDS)
         for channel in list(self._common.values()):
             self._end(channel)
+
+    def _serve_ready(self, descriptor: int) -> None:
+        try:
+            self._goes_on(self._common[descriptor], self._serve_now)
+        except Exception:   # it would be ready again at once
+            self._note_failure()
+            with suppress(OSError):
+                self._ready.unregister(descriptor)
+            if channel := self._common.pop(descriptor, None):
+                channel.interrupt()
+                with suppress(KeyError):
+                    self._end(channel)
+
+    def _interrupt_idle(self, now: float) -> None:
+        for channel in list(self._common.values()):
+            if now - self._rests_since[channel] >= self._idle_seconds:
+                channel.interrupt()
+
+    def _note_failure(self) -> None:
+        log.exception("the thread that answers short requests failed; it goes on")
+        self._failures.inc()
+        self._failed += 1
 
     def _serve_now(self, channel: Channel) -> bool:
         """What can be done without waiting."""

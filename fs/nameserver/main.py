@@ -94,7 +94,8 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
 
         def make_service(store: Store, doubt: Callable[[str], None] = log.error) -> NameserverService:
             return NameserverService(store, settings, generator=random.Random(), frame_port=frame_port, advice=advice,
-                                     doubt=doubt, revoked=dict if identity is None else lambda: identity.revoked)
+                                     doubt=doubt, revoked=dict if identity is None else lambda: identity.revoked,
+                                     door_warnings=lambda: frames.warnings)
 
         requests = MeasuredRequests(request_rate)
         audit = None
@@ -124,8 +125,6 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
             keeper.start()
             cleanup.callback(keeper.stop)
         frames.start()
-        if etcd:
-            cleanup.callback(member.stop)
         if identity is None:
             log.warning("without --identity: whoever reaches this address may do anything")
             server, bound_port = serve(requests.answer, requests.names, host, port)
@@ -136,6 +135,7 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
         if etcd:
             replicated.address = own_address
             member.start()
+            cleanup.callback(member.stop)
         if controller:
             reports = Reports(controller, requests, own_address, identity_directory)
             reports.start()

@@ -9,7 +9,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from speedwell.fs import paths
 from speedwell.fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace, NotSupported
@@ -54,9 +54,11 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                  clock_seconds: Callable[[], float] = time.monotonic,
                  advice: PlacementAdvice | None = None,
                  doubt: Callable[[str], None] = log.error,
-                 revoked: Callable[[], Mapping[str, str]] = dict) -> None:
+                 revoked: Callable[[], Mapping[str, str]] = dict,
+                 door_warnings: Callable[[], Iterable[str]] = tuple) -> None:
         """`advice` says where large files go. `doubt` is told when a dataserver knows a newer state of the namespace.
-        `revoked` are certificates, as `Identity.revoked`. Raises StorageFailed if the store holds no namespace."""
+        `revoked` are certificates, as `Identity.revoked`, `door_warnings` are about how requests arrive. Raises
+        StorageFailed if the store holds no namespace."""
         self._store = store
         self._settings = settings
         self._disk = store
@@ -64,6 +66,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         self._frame_port = frame_port
         self._clock_ns = clock_ns
         self._clock_seconds = clock_seconds
+        self._door_warnings = door_warnings
         self.shared = store if isinstance(store, SharedStore) else None
         if self.shared is not None:
             self.shared.served_by = self
@@ -373,7 +376,8 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                 capacity_bytes=capacity_bytes, available_bytes=available_bytes,
                 replication=self._settings.replication, chunk_size=self._settings.chunk_size_bytes,
                 frame_port=self._frame_port, namespace=self.provenance.namespace_id,
-                warnings=[*self.provenance.warnings(now), *self._registry.failed_directories(now)],
+                warnings=[*self.provenance.warnings(now), *self._registry.failed_directories(now),
+                          *self._door_warnings()],
                 awaited_inventories=self.provenance.awaited(now), fsync=self._settings.fsync,
                 min_replicas=self._settings.min_replicas,
                 unwritable=self._recovery.unwritable, acls=self._namespace.has_acls,

@@ -18,11 +18,18 @@ LARGE_BYTES = 1 << 19
 
 
 class Server(CommonThread):
-    """Says which thread answers; `long` waits for `released`, `large` is answered at length, `last` is the last."""
+    """Says which thread answers; `long` waits for `released`, `large` is answered at length, `last` is the last.
+    It fails at the end of those that are `broken`."""
 
     def __init__(self, listener: socket.socket, **options: float) -> None:
         super().__init__(listener, **options)
         self.released = threading.Event()
+        self.broken: set[Channel] = set()
+
+    def _end(self, channel: Channel) -> None:
+        super()._end(channel)
+        if channel in self.broken:
+            raise KeyError(channel)
 
     def is_short(self, request: Call) -> bool:
         return request.method != "long"
@@ -48,6 +55,7 @@ class Site:
     def __init__(self, running: ExitStack, **options: float) -> None:
         self._running = running
         listener = socket.create_server(("127.0.0.1", 0))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LARGE_BYTES // 64)     # connections have it too
         self.address = listener.getsockname()
         self.server = Server(listener, **options)
         thread = threading.Thread(target=self.server.serve)
@@ -110,8 +118,8 @@ def test_a_frame_that_comes_in_parts_delays_nobody_and_is_answered(running: Exit
 def test_who_does_not_read_a_large_answer_delays_nobody_and_gets_it_whole(running: ExitStack) -> None:
     site = Site(running)
     slow, other = site.connection(), site.connection()
-    slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     slow.send(Call(method="large"))
+    wait_until(lambda: any(channel._rest for channel in site.server._open), 10, "it goes at once")
     assert all(asked(other) == b"short requests" for _ in range(3))
     assert slow.expect(CallReply).reply == bytes(LARGE_BYTES)
 
@@ -151,3 +159,30 @@ def test_an_idle_connection_is_closed_and_all_are_when_the_server_stops(running:
     site.server.stop(0.1)
     with pytest.raises(ConnectionLost):
         asked(channel)
+
+
+def test_the_thread_goes_on_after_a_failure_outside_a_request_and_says_so(running: ExitStack) -> None:
+    site = Site(running)
+    broken, other = site.connection(), site.connection()
+    assert not site.server.warnings
+    port = broken.socket.getsockname()[1]
+    site.server.broken.update(channel for channel in site.server._open if channel.peer.endswith(f":{port}"))
+    assert len(site.server.broken) == 1
+    broken.close()
+    wait_until(lambda: site.server.warnings, 10, "nobody hears of it")
+    assert asked(other) == b"short requests"
+    assert "failed 1 times" in site.server.warnings[0]
+    assert [sample.value for metric in site.server.door_metrics[-1].collect() for sample in metric.samples
+            if sample.name.endswith("_total")] == [1]
+
+
+def test_what_is_ready_for_nobody_does_not_keep_the_thread_busy(running: ExitStack) -> None:
+    site = Site(running)
+    other = site.connection()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.send(b"x")
+        site.server._ready.register(ours)
+        wait_until(lambda: site.server.warnings, 10, "nobody hears of it")
+        assert all(asked(other) == b"short requests" for _ in range(10))
+        assert site.server._failed == 1
