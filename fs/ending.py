@@ -7,10 +7,11 @@ busy machine, dies of a segmentation fault, and the exit status with it.
 import atexit
 import logging
 import os
+import signal
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 
@@ -37,6 +38,24 @@ def run_to_the_end(work: Callable[[], int]) -> NoReturn:
         with suppress(OSError, ValueError):
             stream.flush()
     os._exit(status)
+
+
+@contextmanager
+def interrupted_after() -> Iterator[None]:
+    """Ctrl-C inside raises KeyboardInterrupt at the block's end. For imports, where libraries swallow it."""
+    interrupts: list[int] = []
+    former = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or former is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, former)
+    if interrupts:
+        raise KeyboardInterrupt
 
 
 def _status_of(end: SystemExit) -> int:

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from speedwell.cluster import current, fabric_network
 from speedwell.cluster.errors import NotOnFabric, NotRunning
 from speedwell.fs.addresses import is_ip, parse_address
+from speedwell.fs.ending import interrupted_after
 from speedwell.fs.errors import InvalidArgument
 from speedwell.fs.identity.places import VARIABLE
 
@@ -45,8 +46,9 @@ class Target:
         addresses, NotOnFabric."""
         if for_bytes and self.off_fabric:
             raise NotOnFabric(self.off_fabric)
-        from speedwell.fs.client import Client
-        from speedwell.fs.client.context import DEFAULT_PARTS
+        with interrupted_after():
+            from speedwell.fs.client import Client
+            from speedwell.fs.client.context import DEFAULT_PARTS
 
         return Client(self.nameserver, controller=self.controller, local_host=self.local_host,
                       replica_policy=self.replica_policy, path_policy=self.path_policy,

@@ -1,9 +1,13 @@
 """How commands and daemons end: not with the interpreter's own end, which frees what running threads use."""
 
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
+
+from speedwell.fs.ending import interrupted_after
 
 LATE = """
 import os, sys
@@ -80,3 +84,17 @@ def test_an_executable_that_is_interrupted_while_it_loads_says_so_in_one_line(mo
     done = subprocess.run([sys.executable, "-c", LOADING, module, name], capture_output=True, text=True, timeout=60,
                           check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", told + "\n")
+
+
+def test_an_interrupt_that_a_library_would_swallow_is_raised_after_it_is_loaded() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    loaded = False
+    try:
+        with pytest.raises(KeyboardInterrupt), interrupted_after():
+            with suppress(BaseException):
+                signal.raise_signal(signal.SIGINT)
+            loaded = True
+        assert loaded
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
