@@ -90,10 +90,10 @@ class TurnService:
                     self._waking.recv(BATCH)
                 if self._channel in readable:
                     self._hear()
-                self._tell_classes(time.monotonic())
                 if (now := time.monotonic()) >= due:
                     passed_at = now
                     self._pass_time()
+                self._tell_classes(time.monotonic())
             except (PolicyError, OSError):
                 self.counts["failures"] += 1
                 log.exception("a turn failed")
