@@ -1,6 +1,7 @@
 """Many things done in turns."""
 
 import time
+from types import SimpleNamespace
 
 import eventlet
 import pytest
@@ -26,20 +27,24 @@ def test_others_have_their_turn_while_many_things_are_done() -> None:
     assert len(turns) >= 20 and turns == sorted(turns)
 
 
-def test_few_things_are_done_in_one_turn() -> None:
+def test_few_things_are_done_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "time", SimpleNamespace(monotonic=lambda: 100.0))
     others = []
     eventlet.spawn(others.append, 1)
     assert list(in_turns([1, 2, 3])) == [1, 2, 3] and list(in_turns([])) == []
     assert not others
 
 
-def test_a_long_loop_gives_others_their_turn_but_a_short_one_does_not() -> None:
+def test_a_long_loop_gives_others_their_turn_but_a_short_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(loops, "time", SimpleNamespace(monotonic=lambda: now))
     others: list[int] = []
     turns = Turns()
     eventlet.spawn(others.append, 1)
+    now += 0.9 * TURN_SECONDS
     turns.others()
     assert not others
-    turns._since -= 2 * TURN_SECONDS
+    now += 0.2 * TURN_SECONDS
     turns.others()
     assert others == [1]
 
