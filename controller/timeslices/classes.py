@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field
 from ryu.lib import hub
 
+from speedwell.controller.loops import in_turns
 from speedwell.controller.policy.network.five_tuple import FiveTuple
 from speedwell.controller.policy.network.traffic_classes import PRIORITIES
 from speedwell.controller.rest.fields import Ipv4, OutputModel, Port
@@ -59,9 +60,9 @@ class FlowClasses:
             finally:
                 self._waiting -= 1
         self._is_new()
-        first = sorted(self._told.items(), key=lambda each: each[1])[:MAX_FLOWS]
-        return FlowPriorities(revision=self._revision, flows=[
-            FlowPriority(**flow._asdict(), priority=priority) for flow, priority in first])
+        revision, first = self._revision, sorted(self._told.items(), key=lambda each: each[1])[:MAX_FLOWS]
+        return FlowPriorities(revision=revision, flows=[
+            FlowPriority(**flow._asdict(), priority=priority) for flow, priority in in_turns(first)])
 
     def _is_new(self) -> bool:
         if self.records is None or self.records.priorities is self._told:
