@@ -36,10 +36,13 @@ class Outcomes:
     """A store (`fs.store.interface.Store`) that adds the outcome to what is written in `once`. One thread at a
     time."""
 
-    def __init__(self, store: Store, clock_seconds: Callable[[], float]) -> None:
-        """`clock_seconds` is one that nobody sets; whoever has a record gets the whole time again after a restart."""
+    def __init__(self, store: Store, clock_seconds: Callable[[], float],
+                 owns: Callable[[int], bool] = lambda requester: True) -> None:
+        """`clock_seconds` is one that nobody sets; whoever has a record gets the whole time again after a restart.
+        Only records of requesters that this nameserver `owns` are removed: of others it hears nothing."""
         self._store = store
         self._clock_seconds = clock_seconds
+        self._owns = owns
         now_seconds = clock_seconds()
         self._pending: Batch | None = None
         self._heard: dict[int, tuple[int, float, bytes]] = {}
@@ -97,7 +100,7 @@ class Outcomes:
         own = self._of_client[client]
         if len(own) >= MOST_OF_A_CLIENT:
             oldest = next(iter(own))
-            if self._store.get(records.outcome_key(oldest)) is not None:
+            if self._owns(oldest) and self._store.get(records.outcome_key(oldest)) is not None:
                 batch = Batch()
                 batch.delete(records.outcome_key(oldest))
                 self._store.write(batch)
@@ -123,11 +126,11 @@ class Outcomes:
             if now_seconds - heard_seconds <= FORGET_SECONDS or len(silent) == FORGET_AT_ONCE:
                 break
             silent.append(requester)
-            batch.delete(records.outcome_key(requester))
-        if not silent:
-            return
+            if self._owns(requester):
+                batch.delete(records.outcome_key(requester))
         try:
-            self._store.write(batch)
+            if batch.changes:
+                self._store.write(batch)
         except SpeedwellError as error:
             log.warning("the outcomes of old changes are kept for now: %s", error)
             return

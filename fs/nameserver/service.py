@@ -42,6 +42,7 @@ from speedwell.fs.nameserver.token_keys import TokenKeys
 from speedwell.fs.nameserver.trash_requests import TrashRequests
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.release import release
+from speedwell.fs.slots import block_of
 from speedwell.fs.store import JournaledStore, SharedStore, Store
 
 log = logging.getLogger(__name__)
@@ -72,7 +73,8 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
             self.shared.served_by = self
         self.guard = self.shared.guard if self.shared else threading.RLock()
         self._age = Age(store, clock_seconds)
-        self.outcomes = Outcomes(store, clock_seconds)
+        self.outcomes = Outcomes(store, clock_seconds, lambda requester: self.shared is None or self.shared.owns(
+            block_of(requester)))
         self._namespace = Namespace(self.outcomes, now_ns=clock_ns(), age_ns=lambda now_ns: self._age.now_ns(),
                                     deletion_grace_ns=int(settings.deletion_grace_seconds * 1e9),
                                     hashes=self.shared is not None)

@@ -78,6 +78,7 @@ class Sharing:
             try:
                 if not self._store.is_first and self._store.first.address:
                     self._ask_first(self._store.first.address)
+                    self._forget_outcomes()
             except Exception:
                 log.exception("asking what dataservers report failed; it is asked again")
 
@@ -91,6 +92,12 @@ class Sharing:
                 self._service.hear(reply)
                 if is_news:
                     self._requests.lead(self._service)
+
+    def _forget_outcomes(self) -> None:
+        """The owner of block 0 does so with each heartbeat."""
+        service = self._service
+        if service is not None:
+            self._store.decide(None, lambda _: service.outcomes.forget(), None)
 
     def _owners(self, request: pb.OwnersRequest) -> pb.OwnersReply:
         """Without the guard, and before there is anything to answer for: who asks may hold others up. Raises

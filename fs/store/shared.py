@@ -106,6 +106,9 @@ class SharedStore(ReplicatedStore):
         """(first block, last block, address) of all owners."""
         return [(blocks[0], blocks[-1], owner.address) for owner, blocks in _runs(self._owners)]
 
+    def owns(self, block: int) -> bool:
+        return self._owners[block].member == self._member
+
     def require(self, block: int) -> None:
         """Raises NotOwner."""
         owner = self._owners[block]
@@ -235,7 +238,7 @@ class SharedStore(ReplicatedStore):
                 self._telling = False
 
     def _is_mine(self, key: bytes) -> bool:
-        return self._owners[block_of_key(key)].member == self._member
+        return self.owns(block_of_key(key))
 
     # ------------------------------------------------------------------ being a member
 

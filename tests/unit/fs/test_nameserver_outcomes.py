@@ -323,3 +323,25 @@ def test_who_asked_over_the_local_socket_is_answered_over_the_network_too(namese
     assert nameserver.ask("Create", pb.CreateRequest(path=b"/g", exclusive=True), OURS, 2) == made
     with pytest.raises(NotAuthorised, match="another client"):
         nameserver.ask("Create", pb.CreateRequest(path=b"/g", exclusive=True), OURS, 2, BOB)
+
+
+def test_outcomes_of_requesters_that_another_nameserver_owns_are_left_to_it() -> None:
+    store, now = MemoryStore(), [0.0]
+    mine, others = Outcomes(store, lambda: now[0]), Outcomes(store, lambda: now[0])
+
+    def change(book: Outcomes, requester: int) -> bytes:
+        def made() -> bytes:
+            batch = Batch()
+            batch.put(b"x%d" % requester, b"")
+            book.write(batch)
+            return b"done"
+        return book.once(requester, 1, made)
+
+    change(mine, OURS)
+    change(others, THEIRS)
+    one = Outcomes(store, lambda: now[0], lambda requester: requester == OURS)
+    now[0] = FORGET_SECONDS + 1
+    one.forget()
+    assert not one._heard
+    assert store.get(records.outcome_key(OURS)) is None
+    assert store.get(records.outcome_key(THEIRS)) is not None
