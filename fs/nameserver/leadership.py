@@ -36,11 +36,13 @@ class Leadership:
         self._store.resign()
 
     def _run(self) -> None:
-        while self._store.follow_until_elected():
+        while not self._stop.is_set():
             try:
+                if not self._store.follow_until_elected():
+                    return
                 self._requests.lead(self._make_service())
-            except SpeedwellError as error:
-                log.error("cannot lead: %s", error)
+            except Exception as error:  # who renews its lease and serves nobody keeps others from leading
+                log.error("cannot lead: %s", error, exc_info=not isinstance(error, SpeedwellError))
                 self._store.resign()
                 self._stop.wait(PAUSE_AFTER_FAILURE_SECONDS)
                 continue

@@ -1,14 +1,17 @@
 """For how long a member takes itself for the leader, with an etcd that answers when the test says."""
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from speedwell.fs.errors import StorageFailed
+from speedwell.fs.nameserver import leadership
 from speedwell.fs.proto import etcd_pb2 as pb
 from speedwell.fs.store import IDENTITY_KEY, Batch, MemoryStore, ReplicatedStore
 from speedwell.fs.store import replicated as implementation
+from tests.waiting import wait_until
 
 GRANTED_SECONDS = 2.0
 
@@ -71,3 +74,25 @@ def test_a_mirror_is_not_replaced_by_another_namespace_or_by_none(there: bytes |
     with pytest.raises(StorageFailed, match=(b"A" * 16).hex() + ".*--etcd-prefix"):
         store._follow()
     assert mirror.get(b"d" + IDENTITY_KEY) == b"A" * 16
+
+
+def test_who_cannot_lead_for_whatever_reason_resigns_and_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leadership, "PAUSE_AFTER_FAILURE_SECONDS", 0.01)
+    store = ReplicatedStore(SlowEtcd([0.0], 0.0), MemoryStore(), "/test", "a")  # type: ignore[arg-type]
+    failed: list[bool] = []
+    led: list[object] = []
+
+    def make_service() -> Any:
+        if not failed:
+            failed.append(store.leads)
+            raise ValueError("unheard of")
+        return "service"
+
+    requests = SimpleNamespace(lead=led.append, stand_by=lambda: None)
+    member = leadership.Leadership(store, requests, make_service)  # type: ignore[arg-type]
+    member.start()
+    try:
+        wait_until(lambda: led == ["service"], 10, "it does not lead")
+    finally:
+        member.stop()
+    assert failed == [True]
