@@ -95,7 +95,13 @@ class CommonThread(FrameServer):
         if channel.short_in_a_row < SHORT_IN_A_ROW or channel.is_pending or self._stopping:
             return False
         self._common[channel.socket.fileno()] = channel
-        self._ready.register(channel.socket, select.EPOLLIN)
+        try:
+            self._ready.register(channel.socket, select.EPOLLIN)
+        except OSError as error:    # the kernel watches no more: it keeps its thread
+            del self._common[channel.socket.fileno()]
+            self.note_refusal("%s keeps a thread of its own: %s", channel.peer, error)
+            channel.short_in_a_row = 0
+            return False
         return True
 
     def _part(self, channel: Channel, work: Callable[[Channel], bool]) -> bool:

@@ -294,9 +294,11 @@ class SharedStore(ReplicatedStore):
         self._renewing.start()
 
     def _renew(self, lease: int, granted_seconds: float) -> None:
-        super()._renew(lease, granted_seconds)
-        if self._watching is not None:
-            self._watching.cancel()
+        try:
+            super()._renew(lease, granted_seconds)
+        finally:
+            if self._watching is not None:
+                self._watching.cancel()
 
     def _follow_as_member(self, changed: Callable[[], None]) -> None:
         self._watching = self._etcd.watch(self._prefix, self._end, self._revision + 1)

@@ -1,8 +1,10 @@
 """Connections whose short requests one thread answers: nobody there waits for somebody who is slow."""
 
+import errno
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -49,6 +51,17 @@ class Server(CommonThread):
 
     def refusal(self, error: SpeedwellError) -> CallReply:
         return CallReply(error="Refused", message=error.message)
+
+
+class Full:
+    """An epoll(7) of a user who watches as much as the kernel lets him."""
+
+    def register(self, *arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    def poll(self, seconds: float) -> list[tuple[int, int]]:
+        time.sleep(0.01)
+        return []
 
 
 class Site:
@@ -186,3 +199,12 @@ def test_what_is_ready_for_nobody_does_not_keep_the_thread_busy(running: ExitSta
         wait_until(lambda: site.server.warnings, 10, "nobody hears of it")
         assert all(asked(other) == b"short requests" for _ in range(10))
         assert site.server._failed == 1
+
+
+def test_a_connection_that_the_kernel_cannot_watch_keeps_its_thread(running: ExitStack) -> None:
+    site = Site(running)
+    site.server._ready = Full()     # type: ignore[assignment]
+    channel = connect(*site.address)
+    running.callback(channel.close)
+    assert b"short requests" not in [asked(channel) for _ in range(3 * SHORT_IN_A_ROW)]
+    assert not site.server._common
