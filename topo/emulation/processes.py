@@ -60,10 +60,13 @@ def run(argv: Sequence[str], *, env: Mapping[str, str] | None = None, standard_i
 def kill_marked(marker: str, timeout_seconds: float = 5.0) -> None:
     """Kill every process that carries the marker, except this one; raises `EmulationError` if one survives."""
     deadline = time.monotonic() + timeout_seconds
-    while pids := list(_marked(marker)):
+    looks_without = 0
+    while looks_without < 2:    # a process that just begins a program shows no environment for a moment
+        pids = list(_marked(marker))
+        looks_without = 0 if pids else looks_without + 1
         for pid in pids:
             _kill_if_marked(pid, marker)
-        if time.monotonic() > deadline:
+        if pids and time.monotonic() > deadline:
             raise EmulationError(f"processes {', '.join(map(str, pids))} of the emulation do not die")
         time.sleep(0.01)
 
