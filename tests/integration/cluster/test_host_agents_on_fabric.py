@@ -108,6 +108,17 @@ class Installation:
                                 self.on(host.name, "tc", "class", "show", "dev", "eth0"), self.turns().get(host.ip)]
         return found
 
+    def wait_until_as(self, before: dict[str, object]) -> None:
+        """Until there are the same traces as `before`."""
+        after: dict[str, object] = {}
+
+        def is_as_before() -> bool:
+            after.update(self.traces())
+            return after == before
+
+        wait_until(is_as_before, 60, lambda: str({name: (before[name], after[name]) for name in after
+                                                  if after[name] != before[name]}), 0.5)
+
     def log_lines(self, *words: bytes) -> list[str]:
         return [f"{log.name}: {line.decode(errors='replace')}" for log in self.directory.glob("logs/*.log")
                 for line in log.read_bytes().splitlines() if any(word in line for word in words)]
@@ -316,14 +327,7 @@ def test_one_load_under_all_five_systems_is_served_and_leaves_nothing_behind(ins
         wait_until(has_seen_all, SECONDS, lambda: f"only {seen}")
         read.result()
         assert source.with_name("copy").read_bytes() == source.read_bytes()
-    after: dict[str, object] = {}
-
-    def is_as_before() -> bool:
-        after.update(installation.traces())
-        return after == before
-
-    wait_until(is_as_before, 60, lambda: str({name: (before[name], after[name]) for name in after
-                                              if after[name] != before[name]}), 0.5)
+    installation.wait_until_as(before)
     assert not installation.log_lines(TRACEBACK, b" ERROR ")
 
 
@@ -452,11 +456,4 @@ def test_whatever_dies_under_one_load_nothing_acknowledged_is_lost_it_goes_on_an
     assert load.lost() == []
     for name in load.files:
         (load.writer / name).unlink()
-    after: dict[str, object] = {}
-
-    def is_as_before() -> bool:
-        after.update(installation.traces())
-        return after == before
-
-    wait_until(is_as_before, 60, lambda: str({name: (before[name], after[name]) for name in after
-                                              if after[name] != before[name]}), 0.5)
+    installation.wait_until_as(before)

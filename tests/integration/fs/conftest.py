@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.etcd import EtcdCluster
 from tests.local_cluster import LocalCluster
 
 
@@ -21,3 +22,9 @@ def cluster(one_cluster: LocalCluster) -> Iterator[LocalCluster]:
     """The module's cluster, with all that a test killed running again after it."""
     yield one_cluster
     one_cluster.revive()
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
+    with EtcdCluster(tmp_path_factory.mktemp("etcd")) as cluster:
+        yield cluster

@@ -29,12 +29,6 @@ pytestmark = requires_etcd
 DATASERVER = str(SCRIPTS / "speedwell-dataserver")
 
 
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
-    with EtcdCluster(tmp_path_factory.mktemp("etcd")) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def installation(tmp_path: Path, etcd: EtcdCluster) -> Iterator[Installation]:
     started = Installation(tmp_path, etcd, 2, "--shared")

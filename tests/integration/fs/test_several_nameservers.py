@@ -21,12 +21,6 @@ DATASERVER = str(Path(sys.executable).parent / "speedwell-dataserver")
 TAKEOVER_SECONDS = 30.0     # a quiet machine takes three
 
 
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
-    with EtcdCluster(tmp_path_factory.mktemp("etcd")) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def installation(tmp_path: Path, etcd: EtcdCluster) -> Iterator[Installation]:
     started = Installation(tmp_path, etcd, 3)

@@ -48,12 +48,6 @@ class Member:
         self.store.close()
 
 
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
-    with EtcdCluster(tmp_path_factory.mktemp("etcd")) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def join(etcd: EtcdCluster) -> Iterator[Callable[..., Member]]:
     prefix, members = f"/test/{uuid.uuid4()}", []
