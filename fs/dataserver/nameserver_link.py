@@ -38,6 +38,7 @@ class NameserverLink:
         self._calls = [calls_to(one, CALL_TIMEOUT_SECONDS, identity, wait_until_there=False)
                        for one in address.split(",")]
         self._leader = 0
+        self._silent: set[int] = set()
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
         """Raises what the nameserver reports, NameserverUnavailable, FileClosed after `close`."""
@@ -45,21 +46,24 @@ class NameserverLink:
         return reply
 
     def _ask(self, method: str, request: Any) -> Any:
-        """The answer of the first nameserver that leads, the last one known asked first; else the last error, a
-        refused certificate only if there is no other."""
+        """The answer of the first nameserver that leads, the last one known asked first and those that did not answer
+        last; else the last error, a refused certificate only if there is no other."""
         failure: SpeedwellError | None = None
-        for _ in self._calls:
-            asked = self._leader
+        first, count = self._leader, len(self._calls)
+        for asked in sorted(range(count), key=lambda each: (each in self._silent, (each - first) % count)):
             try:
-                return self._calls[asked].call(method, request, CALL_TIMEOUT_SECONDS)
+                reply = self._calls[asked].call(method, request, CALL_TIMEOUT_SECONDS)
+                self._leader = asked
+                self._silent.discard(asked)
+                return reply
             except NotAuthenticated as error:
                 failure = failure or error
             except CallFailed:
                 failure = self._unanswered()
+                self._silent.add(asked)
             except NotLeader as error:
                 failure = error
-            if self._leader == asked:
-                self._leader = (asked + 1) % len(self._calls)
+                self._silent.discard(asked)
         assert failure is not None
         raise failure
 

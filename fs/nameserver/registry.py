@@ -18,6 +18,9 @@ from speedwell.fs.store import Batch, Store, end_of_prefix
 LEASE_SECONDS = 3.0
 """How long after its last heartbeat a dataserver counts as alive by default (it sends one every second).
 It believes in its own lease for a shorter time, so nobody orders appends any more when this one ends."""
+FIRST_CONTACT_SECONDS = 10.0
+"""How long a nameserver that nobody has reported to yet takes its dataservers for alive: those that waited for
+the one before it need to find it."""
 
 MAX_DATASERVERS = 65536
 
@@ -65,7 +68,7 @@ class Status:
 
 class Registry:
     """After a restart of the nameserver every known dataserver is taken for alive until it had the time to
-    send a heartbeat: a restart must not make creates fail."""
+    send a heartbeat: a restart must not make creates fail. As long as none has sent one, that is longer."""
 
     def __init__(self, store: Store, *, now_seconds: float, lease_seconds: float = LEASE_SECONDS) -> None:
         self._store = store
@@ -75,6 +78,7 @@ class Registry:
         self.changes = 0    # of the records, since the start
         self._status: dict[int, Status] = {}
         self._as_of_seconds = float("inf")
+        self._patience_seconds = max(lease_seconds, FIRST_CONTACT_SECONDS)
         for key, value in store.iterate(DATASERVER_PREFIX, end_of_prefix(DATASERVER_PREFIX)):
             try:
                 server = read_fields(Dataserver, json.loads(value))
@@ -100,6 +104,7 @@ class Registry:
         if known is not None and (known.host, known.port) != (host, port) and self._heard(known, now_seconds):
             raise AlreadyExists(f"server.dataserver_id: {dataserver_id!r} is taken by the live dataserver "
                                 f"at {known.host}:{known.port}")
+        self._patience_seconds = self._lease_seconds
         if server != known:
             self._write(server)
         elif self._status[server.number].other_hosts != other_hosts:
@@ -169,7 +174,7 @@ class Registry:
     def hear(self, statuses: Iterable[DataserverStatus], now_seconds: float) -> None:
         """Take over what the nameserver knows that dataservers report to. What it does not say for a while makes none
         of them dead."""
-        self._as_of_seconds = now_seconds
+        self._as_of_seconds, self._patience_seconds = now_seconds, self._lease_seconds
         for each in statuses:
             number = self._numbers.get(each.server.dataserver_id)
             if number is not None:
@@ -181,7 +186,7 @@ class Registry:
 
     def is_alive(self, number: int, now_seconds: float) -> bool:
         status, now_seconds = self._status.get(number), min(now_seconds, self._as_of_seconds)
-        return status is not None and now_seconds - status.last_heartbeat_seconds <= self._lease_seconds
+        return status is not None and now_seconds - status.last_heartbeat_seconds <= self._patience_seconds
 
     def is_draining(self, number: int) -> bool:
         server = self._servers.get(number)

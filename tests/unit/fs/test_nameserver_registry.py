@@ -3,7 +3,7 @@
 import pytest
 
 from speedwell.fs.errors import AlreadyExists, StorageFailed
-from speedwell.fs.nameserver.registry import LEASE_SECONDS, Registry
+from speedwell.fs.nameserver.registry import FIRST_CONTACT_SECONDS, LEASE_SECONDS, Registry
 from speedwell.fs.store import Batch, MemoryStore
 
 
@@ -58,7 +58,18 @@ def test_after_a_restart_dataservers_have_time_to_report() -> None:
     number = beat(Registry(store, now_seconds=0), "a", 0)
     again = Registry(store, now_seconds=100)
     assert [candidate.number for candidate in again.candidates(101)] == [number]
-    assert again.candidates(100 + LEASE_SECONDS + 0.1) == []
+    assert [each.number for each in again.candidates(100 + FIRST_CONTACT_SECONDS)] == [number]
+    assert again.candidates(100 + FIRST_CONTACT_SECONDS + 0.1) == []
+
+
+def test_once_one_has_reported_after_a_restart_the_silent_ones_count_as_dead() -> None:
+    store = MemoryStore()
+    registry = Registry(store, now_seconds=0)
+    heard, silent = beat(registry, "a", 0), beat(registry, "b", 0)
+    again = Registry(store, now_seconds=100)
+    beat(again, "a", 100 + LEASE_SECONDS)
+    assert not again.is_alive(silent, 100 + LEASE_SECONDS + 0.1)
+    assert again.is_alive(heard, 100 + LEASE_SECONDS + 0.1)
 
 
 def test_a_second_dataserver_with_the_id_of_a_live_one_is_refused() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from speedwell.fs.client.metadata import MetadataClient
-from speedwell.fs.dataserver.nameserver_link import NameserverLink
+from speedwell.fs.dataserver.nameserver_link import CALL_TIMEOUT_SECONDS, NameserverLink
 from speedwell.fs.errors import SpeedwellError
 from speedwell.fs.identity.authority import Authority
 from speedwell.fs.identity.bundle import Identity
@@ -98,3 +99,19 @@ def test_a_reader_deposes_no_primary(site: Site) -> None:
         site.beat(*(replica.dataserver_id for replica in made.replicas[1:]))
         assert reader.lookup_inode(made.inode, to_append=True).epoch == made.epoch
         assert operator.lookup_inode(made.inode, to_append=True).epoch > made.epoch
+
+
+def test_a_nameserver_that_does_not_answer_is_asked_last_from_then_on(site: Site) -> None:
+    candidate = Requests()
+    frames = NameserverFrames(candidate, listen("127.0.0.1"), site.identity("ns1"))
+    frames.start()
+    with listen("127.0.0.1") as silent:
+        link = NameserverLink(f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{frames.port}", "d0",
+                              site.identity("d0"))
+        assert "does not lead" in refusal(lambda: link.look_up(1))      # as while it takes over
+        candidate.lead(site.service)
+        began = time.monotonic()
+        assert link.look_up(1).inode == 1
+        assert time.monotonic() - began < CALL_TIMEOUT_SECONDS
+        link.close()
+    frames.stop()
