@@ -102,7 +102,9 @@ def command(directory: Path) -> Command:
     require_etcd()
     lines = (directory / "etcd.env").read_text().splitlines()
     return Command(roles.ETCD, [shutil.which("etcd") or ""], env=dict(line.split("=", 1) for line in lines),
-                   ready_line=ETCD_STARTED)
+                   ready_line=ETCD_STARTED, last_words={
+                       b"the member has been permanently removed": f"another machine takes the place of this one; "
+                       f"remove {directory}, then `speedwell join` with a new invitation"})
 
 
 def _peer_url(address: str) -> str:

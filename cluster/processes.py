@@ -43,7 +43,7 @@ READY_LINE = re.compile(rb"^ready\b[ \t]*([^\r\n]*)\n", re.MULTILINE)
 class Command:
     """A daemon to start. `prefix` goes before `argv`, for example `("nsenter", "--net=...", "--")`; it must exec
     the program (not fork it), so that the recorded pid is the daemon's. `ready_line` is what its log says when it
-    serves, with its address as the first group."""
+    serves, with its address as the first group; `last_words` are what it may say at its end, and what that means."""
 
     name: str
     argv: Sequence[str]
@@ -51,6 +51,7 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict)
     ready_timeout_seconds: float = 60.0
     ready_line: re.Pattern[bytes] = READY_LINE
+    last_words: Mapping[bytes, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -302,10 +303,14 @@ class Processes:
         child = self._children[record.pid]
         while True:
             exit_code = child.poll()
-            match = command.ready_line.search(log.read_bytes(), self._log_starts[record.pid])
+            written = log.read_bytes()[self._log_starts[record.pid]:]
+            match = command.ready_line.search(written)
             if match and exit_code is None:
                 return match.group(1).decode(errors="replace").strip()
             if exit_code is not None:
+                for words, meaning in command.last_words.items():
+                    if words in written:
+                        raise StartFailed(f"{command.name} stopped: {meaning}")
                 raise StartFailed(f"{command.name} stopped ({_how(exit_code)}) before it was ready{log_tail(log)}")
             if time.monotonic() > deadline:
                 raise StartFailed(f"{command.name} was not ready after {command.ready_timeout_seconds:g} s"

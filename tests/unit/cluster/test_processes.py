@@ -81,6 +81,11 @@ def test_a_daemon_that_exits_early_is_reported_with_its_last_log_lines(processes
     assert Processes(processes.directory).records == []
 
 
+def test_what_a_daemon_says_at_its_end_may_have_a_meaning(processes):
+    with pytest.raises(StartFailed, match=r"^server stopped: call the fire brigade$"):
+        processes.start(python("server", FAILS, last_words={b"on fire": "call the fire brigade"}))
+
+
 def test_a_daemon_that_is_never_ready_is_stopped_and_named(processes):
     with pytest.raises(StartFailed, match=r"slow was not ready after 0\.3 s; it wrote nothing to .*slow"):
         processes.start(python("slow", SILENT, ready_timeout_seconds=0.3))
