@@ -39,6 +39,9 @@ AGE_KEY = b"a"
 ACLS_KEY = b"c"
 TOKEN_KEYS_KEY = b"k"
 
+KEPT_IN_MEMORY = DATASERVER_PREFIX + TOKEN_KEYS_KEY + TRASH_POLICY_PREFIX
+"""Kinds of records of the owner of block 0 that all owners of a shared namespace keep in memory."""
+
 _SUPERBLOCK = struct.Struct(">HQqq")
 _AGE = struct.Struct(">Q")
 _DENTRY_KEY = struct.Struct(">cQ")
@@ -163,6 +166,12 @@ class Inode:
                    Content.of_record(record.content) if kind == REGULAR else None, record.target, record.device,
                    {each.name: each.value for each in record.extended_attributes}, record.quota,
                    record.name)
+
+
+def block_of_key(key: bytes) -> int:
+    """Whose record it is. All that is not of an inode, a directory or a requester is the owner's of block 0."""
+    has_number = key[:1] in DENTRY_PREFIX + INODE_PREFIX + OUTCOME_PREFIX + SUPERBLOCK_KEY and len(key) > 1
+    return key[1] if has_number else 0
 
 
 def superblock_key(block: int) -> bytes:

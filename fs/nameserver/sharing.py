@@ -76,6 +76,8 @@ class Sharing:
         while not self._stopped.wait(EVERY_SECONDS if self._told is not None or self._store.is_first
                                      else AT_FIRST_SECONDS):
             try:
+                for address in self._calls.keys() - self._store.addresses:
+                    self._calls.pop(address).close()
                 if not self._store.is_first and self._store.first.address:
                     self._ask_first(self._store.first.address)
                     self._forget_outcomes()
@@ -101,20 +103,20 @@ class Sharing:
 
     def _owners(self, request: pb.OwnersRequest) -> pb.OwnersReply:
         """Without the guard, and before there is anything to answer for: who asks may hold others up. Raises
-        NotLeader if what was written does not come here in time."""
-        self._store.wait_for(request.revision, OWNERS_WAIT_SECONDS)
+        NotLeader if what was written does not come here in time, InvalidArgument if nothing was."""
+        self._store.wait_for_written(request.revision, OWNERS_WAIT_SECONDS)
         return pb.OwnersReply(epoch=self._store.epoch, owners=[
             pb.OwnedBlocks(first=first, last=last, address=address) for first, last, address in self._store.owned()])
 
-    def _tell(self, address: str, revision: int) -> bool:
-        return self._ask(address, "Owners", pb.OwnersRequest(revision=revision)) is not None
+    def _tell(self, address: str, revision: int, seconds: float) -> bool:
+        return self._ask(address, "Owners", pb.OwnersRequest(revision=revision), seconds) is not None
 
-    def _ask(self, address: str, method: str, request: Any) -> Any:
+    def _ask(self, address: str, method: str, request: Any, seconds: float = CALL_SECONDS) -> Any:
         """The reply; None if there is none."""
-        if address not in self._calls:
-            self._calls[address] = calls_to(address, int(CALL_SECONDS), self._identity, wait_until_there=False)
+        calls = self._calls.get(address) or self._calls.setdefault(
+            address, calls_to(address, int(CALL_SECONDS), self._identity, wait_until_there=False))
         try:
-            return self._calls[address].call(method, request, CALL_SECONDS)
+            return calls.call(method, request, min(seconds, CALL_SECONDS))
         except (SpeedwellError, CallFailed) as error:
             log.debug("the nameserver at %s does not answer: %s", address, error)
             return None

@@ -19,6 +19,7 @@ from speedwell.fs.errors import NoSpace, NotLeader, StorageFailed
 from speedwell.fs.etcd_client import EtcdClient, Watching
 from speedwell.fs.proto import etcd_pb2 as pb
 from speedwell.fs.store.interface import IDENTITY_KEY, Batch, Store, end_of_prefix
+from speedwell.fs.store.transactions import absent, fetch, leased, operation, unchanged
 
 log = logging.getLogger(__name__)
 
@@ -175,13 +176,11 @@ class ReplicatedStore:
         began = time.monotonic()    # no later than the lease: nobody else leads as long as this member believes it
         lease, granted_seconds = self._etcd.grant_lease(LEASE_SECONDS)
         token = f"{self._member}.{lease}".encode()
-        lead = pb.RequestOp(request_put=pb.PutRequest(key=self._key(LEADER), value=self.address.encode(),
-                                                      lease=lease))
-        turn = pb.RequestOp(request_put=pb.PutRequest(key=self._key(TURN), value=token))
+        turn = self._key(TURN)
         answer = self._etcd.transaction(pb.TxnRequest(
-            compare=[pb.Compare(target=pb.Compare.CREATE, key=self._key(key), create_revision=0)
-                     for key in (LEADER, MAP)],
-            success=[lead, turn], failure=[pb.RequestOp(request_range=pb.RangeRequest(key=self._key(TURN)))]))
+            compare=[absent(self._key(LEADER)), absent(self._key(MAP))],
+            success=[leased(self._key(LEADER), self.address.encode(), lease), operation(turn, token)],
+            failure=[fetch(turn)]))
         revision = answer.header.revision
         if not answer.succeeded:
             found = answer.responses[0].response_range.kvs
@@ -203,6 +202,8 @@ class ReplicatedStore:
             began = time.monotonic()
             try:
                 seconds = self._etcd.renew_lease(lease)
+                if seconds and not self._may_go_on():
+                    continue
             except StorageFailed as error:
                 log.warning("%s", error)
                 continue
@@ -211,6 +212,10 @@ class ReplicatedStore:
                     self._leads_until = began + seconds
             if seconds == 0 or not self.leads:
                 return
+
+    def _may_go_on(self) -> bool:
+        """Whether a renewed lease counts. Raises StorageFailed."""
+        return True
 
     def _require_leadership(self) -> None:
         if self._stopped.is_set():
@@ -223,10 +228,10 @@ class ReplicatedStore:
     def _take_turn(self, token: bytes, batch: Batch) -> int:
         """One batch as one transaction; returns its revision. Raises NotLeader, StorageFailed."""
         changes = [operation(self._key(DATA + key), value) for key, value in batch.changes.items()]
-        turn = pb.RequestOp(request_put=pb.PutRequest(key=self._key(TURN), value=token))
+        turn = self._key(TURN)
         answer = self._etcd.transaction(pb.TxnRequest(
-            compare=[pb.Compare(target=pb.Compare.MOD, key=self._key(TURN), mod_revision=self._turn_revision)],
-            success=[*changes, turn], failure=[pb.RequestOp(request_range=pb.RangeRequest(key=self._key(TURN)))]))
+            compare=[unchanged(turn, self._turn_revision)], success=[*changes, operation(turn, token)],
+            failure=[fetch(turn)]))
         if answer.succeeded:
             return answer.header.revision
         found = answer.responses[0].response_range.kvs
@@ -342,10 +347,3 @@ class ReplicatedStore:
             return 0, 0
         cluster, revision = state.split()
         return int(cluster), int(revision)
-
-
-def operation(key: bytes, value: bytes | None) -> pb.RequestOp:
-    if value is None:
-        return pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=key))
-    return pb.RequestOp(request_put=pb.PutRequest(key=key, value=value))
-

@@ -7,30 +7,31 @@ A batch is one etcd transaction. It asks for this member's `turn` key to be as t
 of another owner that was read since the request began to be as it was read, and, if it writes some, for the map of
 owners to be the same. It changes the `turn` of every owner whose records it writes: what these have decided meanwhile
 fails (Conflict) and is decided again. The batch counts as written when each of them has said that it has seen it, or
-has lost its lease. So whatever was answered is what everybody answers.
+has lost its lease, or a lease's time has passed: a member's lease counts as renewed only once its mirror has what
+others wrote to its records before. So whatever was answered is what everybody answers.
 
     PREFIX/map             who owns which blocks; each change is a transaction, its revision is the epoch
     PREFIX/member/MEMBER   the address of one that lives, on its lease
     PREFIX/turn/MEMBER     written with every batch; deleted when its blocks are taken over
 """
 
-import json
 import logging
 import threading
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
-from speedwell.fs.errors import Conflict, NotLeader, NotOwner, SpeedwellError, StorageFailed
+from speedwell.fs.errors import Conflict, InvalidArgument, NotLeader, NotOwner, SpeedwellError, StorageFailed
 from speedwell.fs.etcd_client import EtcdClient
 from speedwell.fs.nameserver import records
 from speedwell.fs.proto import etcd_pb2 as pb
-from speedwell.fs.slots import BLOCKS
+from speedwell.fs.store.block_map import NOBODY, BlockMap, Owner
 from speedwell.fs.store.interface import Batch, Store, end_of_prefix
-from speedwell.fs.store.replicated import DATA, LEADER, MAP, MIRROR_DATA, PAGE, TURN, ReplicatedStore, operation
+from speedwell.fs.store.others_records import OthersRecords
+from speedwell.fs.store.replicated import DATA, LEADER, MAP, MIRROR_DATA, TURN, ReplicatedStore
+from speedwell.fs.store.transactions import absent, fetch, leased, operation, present, unchanged
 
 log = logging.getLogger(__name__)
 
@@ -38,48 +39,30 @@ LEASE_SECONDS = 1
 DECIDE_SECONDS = 2.0
 TELL_PAUSE_SECONDS = 0.01
 _MEMBER = b"member/"
-_BY_NUMBER = records.DENTRY_PREFIX + records.INODE_PREFIX + records.OUTCOME_PREFIX
-_KEPT_IN_MEMORY = records.DATASERVER_PREFIX + records.TOKEN_KEYS_KEY + records.TRASH_POLICY_PREFIX
-"""Records of the owner of block 0 that all keep in memory."""
-
-
-class Owner(NamedTuple):
-    """A member, which is another one after each start, and where it answers."""
-
-    member: str
-    address: str
-
-
-NOBODY = Owner("", "")
-
-
-def block_of_key(key: bytes) -> int:
-    """Whose record it is. All that is not of an inode, a directory or a requester is the owner's of block 0."""
-    return key[1] if key[:1] in _BY_NUMBER + records.SUPERBLOCK_KEY and len(key) > 1 else 0
 
 
 class SharedStore(ReplicatedStore):
     """See `speedwell.fs.store.interface.Store`; all of it raises NotLeader while this member has no lease.
 
     `guard` is held by whoever decides by what the store has. `tell` tells the nameserver at an address of a revision,
-    and returns whether it has seen that.
+    within that many seconds, and returns whether it has seen that.
     """
 
     def __init__(self, etcd: EtcdClient, mirror: Store, prefix: str, address: str) -> None:
         super().__init__(etcd, mirror, prefix, address)
         self.guard = threading.RLock()
-        self.tell: Callable[[str, int], bool] = lambda address, revision: False
+        self.tell: Callable[[str, int, float], bool] = lambda address, revision, seconds: False
         self._lock = threading.RLock()      # type: ignore[assignment]
         self._seen = threading.Condition()
-        self._owners = [NOBODY] * BLOCKS
+        self._map = BlockMap()
         self._alive: dict[str, str] = {}
         self._epoch = 0
         self._joined = 0
         self._unsettled = True
         self._behind = 0            # a turn of this member that its mirror has not seen
         self._applied: set[int] = set()
-        self._read: dict[bytes, tuple[int, bytes | None]] = {}
-        self._empty: set[tuple[bytes, bytes]] = set()
+        self._others = OthersRecords(etcd, self._key(DATA))
+        self._lease_seconds = float(LEASE_SECONDS)      # as etcd grants it
         self._telling = False
         self.served_by: object = None       # whose memory is as new as what is owned
 
@@ -91,12 +74,17 @@ class SharedStore(ReplicatedStore):
 
     @property
     def own_blocks(self) -> set[int]:
-        return {block for block, owner in enumerate(self._owners) if owner.member == self._member}
+        return self._map.blocks_of(self._member)
 
     @property
     def first(self) -> Owner:
         """The owner of block 0, and of all that is no inode's."""
-        return self._owners[0]
+        return self._map.owners[0]
+
+    @property
+    def addresses(self) -> set[str]:
+        """Of the members that live."""
+        return set(self._alive.values())
 
     @property
     def is_first(self) -> bool:
@@ -104,14 +92,14 @@ class SharedStore(ReplicatedStore):
 
     def owned(self) -> list[tuple[int, int, str]]:
         """(first block, last block, address) of all owners."""
-        return [(blocks[0], blocks[-1], owner.address) for owner, blocks in _runs(self._owners)]
+        return [(blocks[0], blocks[-1], owner.address) for owner, blocks in self._map.runs()]
 
     def owns(self, block: int) -> bool:
-        return self._owners[block].member == self._member
+        return self._map.owners[block].member == self._member
 
     def require(self, block: int) -> None:
         """Raises NotOwner."""
-        owner = self._owners[block]
+        owner = self._map.owners[block]
         if owner.member != self._member:
             raise NotOwner(f"block {block} of the namespace is the nameserver's at {owner.address or '(nobody)'}, "
                            f"epoch {self._epoch}")
@@ -125,7 +113,7 @@ class SharedStore(ReplicatedStore):
         while True:
             try:
                 with self.guard:
-                    self._read, self._empty = {}, set()
+                    self._others.forget()
                     if block is not None:
                         self.require(block)
                     return method(request)
@@ -141,14 +129,20 @@ class SharedStore(ReplicatedStore):
                                        max(timeout_seconds, 0.0)):
                 raise NotLeader("etcd does not say what other owners wrote")
 
+    def wait_for_written(self, revision: int, timeout_seconds: float) -> None:
+        """As `wait_for`, at the word of somebody else. Raises InvalidArgument for one that etcd has not come to."""
+        try:
+            self.wait_for(revision, timeout_seconds / 10)
+        except NotLeader:
+            if revision > (reached := self._etcd.range(self._key(MAP), b"").header.revision):
+                raise InvalidArgument(f"revision: etcd has come to {reached}") from None
+            self.wait_for(revision, timeout_seconds)
+
     def get(self, key: bytes) -> bytes | None:
         if self._is_mine(key):
             return super().get(key)
-        if key not in self._read:
-            self._require_leadership()
-            found = self._etcd.range(self._key(DATA + key), b"").kvs
-            self._read[key] = (found[0].mod_revision, found[0].value) if found else (0, None)
-        return self._read[key][1]
+        self._require_leadership()
+        return self._others.get(key)
 
     def iterate(self, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Names in another owner's directory come from etcd. What reaches over several blocks comes from the mirror,
@@ -156,19 +150,7 @@ class SharedStore(ReplicatedStore):
         if start[:1] != records.DENTRY_PREFIX or len(start) < 9 or stop is None or self._is_mine(start):
             return super().iterate(start, stop)
         self._require_leadership()
-        return self._others_names(start, stop)
-
-    def _others_names(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        begin, end, cut, more = self._key(DATA + start), self._key(DATA + stop), len(self._key(DATA)), True
-        revision = 0
-        while more:
-            page = self._etcd.range(begin, end, limit=PAGE, revision=revision)
-            if not page.kvs and not revision:
-                self._empty.add((begin, end))
-            revision, more = revision or page.header.revision, page.more
-            for pair in page.kvs:
-                yield pair.key[cut:], pair.value
-                begin = pair.key + b"\0"
+        return self._others.iterate(start, stop)
 
     def write(self, batch: Batch) -> None:
         own, others = Batch(), set[Owner]()
@@ -183,36 +165,31 @@ class SharedStore(ReplicatedStore):
                 elif key == records.AGE_KEY:
                     continue        # that is for the owner of block 0 to keep
                 elif key[:1] != records.DELETION_PREFIX:    # that owner finds what it has to delete in its mirror
-                    others.add(self._owners[block_of_key(key)])
+                    others.add(self._map.owners[records.block_of_key(key)])
                 changes.append(operation(self._key(DATA + key), value))
             revision = self._transact(token, changes, others)
             self._turn_revision = revision
             self._applied.add(revision)
             self._mirror.write(own)
-            for key, value in batch.changes.items():
-                if key in self._read:
-                    self._read[key] = (revision if value is not None else 0, value)
+            self._others.wrote(batch.changes, revision)
             self._compact()
+        until = time.monotonic() + self._lease_seconds
         for other in others:
-            self._tell(other, revision)
+            self._tell(other, revision, until)
 
     def sync(self) -> None:
         self._require_leadership()
 
     def _transact(self, token: bytes, changes: list[pb.RequestOp], others: set[Owner]) -> int:
         """The revision. Raises Conflict, NotLeader, StorageFailed."""
-        own_turn = self._key(TURN + b"/" + self._member.encode())
-        compare = [_unchanged(own_turn, self._turn_revision)]
-        compare += [_unchanged(self._key(DATA + key), revision) for key, (revision, _) in self._read.items()]
-        compare += [pb.Compare(target=pb.Compare.CREATE, key=begin, range_end=end, create_revision=0)
-                    for begin, end in self._empty]
+        own_turn = self._turn_of(self._member)
+        compare = [unchanged(own_turn, self._turn_revision), *self._others.unchanged()]
         if others:
-            compare.append(_unchanged(self._key(MAP), self._epoch))
-        turns = [_put(own_turn, token),
-                 *(_put(self._key(TURN + b"/" + other.member.encode()), token) for other in others)]
+            compare.append(unchanged(self._key(MAP), self._epoch))
+        turns = [operation(own_turn, token), *(operation(self._turn_of(other.member), token) for other in others)]
         answer = self._etcd.transaction(pb.TxnRequest(
             compare=compare, success=[*changes, *turns],
-            failure=[_range(own_turn), _range(self._key(MAP))]))
+            failure=[fetch(own_turn), fetch(self._key(MAP))]))
         if answer.succeeded:
             return int(answer.header.revision)
         turn, owners = (response.response_range.kvs for response in answer.responses)
@@ -225,12 +202,13 @@ class SharedStore(ReplicatedStore):
                            owners[0].mod_revision if owners else 0)
         raise Conflict("another nameserver changes the same again and again: try again")
 
-    def _tell(self, other: Owner, revision: int) -> None:
-        """Returns when `other` answers nothing older any more."""
+    def _tell(self, other: Owner, revision: int, until: float) -> None:
+        """Returns when `other` answers nothing older any more: then, if it says nothing."""
         with self._lock:
             self._telling = True
         try:
-            while other.member in self._alive and not self.tell(other.address, revision):
+            while other.member in self._alive and (left := until - time.monotonic()) > 0 and not self.tell(
+                    other.address, revision, left):
                 self._require_leadership()
                 time.sleep(TELL_PAUSE_SECONDS)
         finally:
@@ -238,7 +216,7 @@ class SharedStore(ReplicatedStore):
                 self._telling = False
 
     def _is_mine(self, key: bytes) -> bool:
-        return self.owns(block_of_key(key))
+        return self.owns(records.block_of_key(key))
 
     # ------------------------------------------------------------------ being a member
 
@@ -257,18 +235,17 @@ class SharedStore(ReplicatedStore):
             except Exception:   # who goes on renewing its lease and follows nothing keeps its blocks from others
                 log.exception("following etcd failed: this nameserver gives its blocks up and joins again")
             self.resign()
-            self._owners = [owner if owner.member != self._member else NOBODY for owner in self._owners]
+            self._map = self._map.given(self.own_blocks, NOBODY)
             with self.guard:
-                self._read, self._empty = {}, set()
+                self._others.forget()
                 changed()
             self._stopped.wait(0.1)
 
     def leave(self) -> None:
         """Hand all blocks over to another member, if there is one, and stop."""
-        others = [member for member in self._alive if member != self._member]
-        if others and self.leads:
+        heir = self._map.heir(self._member, self._alive)
+        if heir and self.leads:
             with self.guard, self._lock:
-                heir = min(others, key=lambda member: sum(owner.member == member for owner in self._owners))
                 try:
                     self._hand_over(self.own_blocks, heir)
                 except SpeedwellError as error:
@@ -280,13 +257,12 @@ class SharedStore(ReplicatedStore):
         lease, granted_seconds = self._etcd.grant_lease(LEASE_SECONDS)
         member = uuid.uuid4().hex
         answer = self._etcd.transaction(pb.TxnRequest(success=[
-            pb.RequestOp(request_put=pb.PutRequest(key=self._key(_MEMBER + member.encode()), lease=lease,
-                                                   value=self.address.encode())),
-            _put(self._key(TURN + b"/" + member.encode()), b"joined")]))
+            leased(self._key(_MEMBER + member.encode()), self.address.encode(), lease),
+            operation(self._turn_of(member), b"joined")]))
         with self._lock:
             self._member, self._lease, self._batches, self._applied = member, lease, 0, set()
             self._turn_revision = self._joined = self._compacted = int(answer.header.revision)
-            self._leads_until = began + granted_seconds
+            self._leads_until, self._lease_seconds = began + granted_seconds, granted_seconds
             self._unsettled = True
         log.info("joined as %s at revision %d", member, self._joined)
         self._renewing = threading.Thread(target=self._renew, args=(lease, granted_seconds), daemon=True,
@@ -299,6 +275,13 @@ class SharedStore(ReplicatedStore):
         finally:
             if self._watching is not None:
                 self._watching.cancel()
+
+    def _may_go_on(self) -> bool:
+        """Whether the mirror has all that was written to this member's records before the call."""
+        turn = self._etcd.range(self._turn_of(self._member), b"").kvs
+        with self._seen:
+            return bool(turn) and self._seen.wait_for(
+                lambda: max(self._revision, self._turn_revision) >= turn[0].mod_revision, self._lease_seconds / 8)
 
     def _follow_as_member(self, changed: Callable[[], None]) -> None:
         self._watching = self._etcd.watch(self._prefix, self._end, self._revision + 1)
@@ -316,7 +299,7 @@ class SharedStore(ReplicatedStore):
 
     def _see(self, revision: int, events: list[pb.Event], changed: Callable[[], None]) -> None:
         """Take what one transaction did over into the mirror: what is decided by it with the guard."""
-        own_turn = self._key(TURN + b"/" + self._member.encode())
+        own_turn = self._turn_of(self._member)
         with self._lock:
             is_applied = revision in self._applied
             self._applied.discard(revision)
@@ -330,7 +313,7 @@ class SharedStore(ReplicatedStore):
                 if is_applied and is_mine:
                     continue
                 is_decided_by |= is_mine
-                is_in_memory |= not is_mine and key[:1] in _KEPT_IN_MEMORY
+                is_in_memory |= not is_mine and key[:1] in records.KEPT_IN_MEMORY
             else:
                 is_decided_by |= event.kv.key == own_turn and not is_applied
                 is_decided_by |= name == MAP
@@ -347,7 +330,7 @@ class SharedStore(ReplicatedStore):
                         self._leads_until = 0.0
                 self._learn(event.kv.key[len(self._prefix):], b"" if gone else event.kv.value, revision)
             if self.own_blocks - before or (is_in_memory and before):
-                self._read, self._empty = {}, set()     # what an earlier request read may be old
+                self._others.forget()     # what an earlier request read may be old
                 changed()
 
         if is_decided_by or is_in_memory:
@@ -373,7 +356,7 @@ class SharedStore(ReplicatedStore):
     def _learn(self, name: bytes, value: bytes, revision: int) -> None:
         """Take a record of members or owners into account; an empty one is gone."""
         if name == MAP and revision > self._epoch:
-            self._owners, self._epoch = _decoded(value), revision
+            self._map, self._epoch = BlockMap.decode(value), revision
         elif name.startswith(_MEMBER):
             self._alive.pop(name[len(_MEMBER):].decode(), None)
             if value:
@@ -384,7 +367,7 @@ class SharedStore(ReplicatedStore):
 
     def _recall(self) -> None:
         """What etcd says of members and owners before this one is a member."""
-        self._alive, self._owners, self._epoch = {}, [NOBODY] * BLOCKS, 0
+        self._alive, self._map, self._epoch = {}, BlockMap(), 0
         for name, end in ((MAP, b""), (_MEMBER, end_of_prefix(self._key(_MEMBER)) or b"")):
             for pair in self._etcd.range(self._key(name), end).kvs:
                 self._learn(pair.key[len(self._prefix):], pair.value, pair.mod_revision)
@@ -394,84 +377,43 @@ class SharedStore(ReplicatedStore):
     def _settle(self) -> None:
         """Take what nobody owns any more, or give half of one's blocks to a member without any."""
         self._unsettled = False
-        loads = Counter(owner.member for owner in self._owners)
-        dead = [block for block, owner in enumerate(self._owners) if owner.member not in self._alive]
-        idle = sorted(member for member in self._alive if not loads[member])
-        if dead:
-            self._take(dead, loads)
-        elif idle and loads[self._member] > 1 and self._member == max(
-                self._alive, key=lambda each: (loads[each], each)):
-            self._exclusively(lambda: self._hand_over(self._half(), idle[0]))
+        gone = self._map.gone(self._alive)
+        if gone:
+            self._inherit(gone - {""})
+        elif gift := self._map.gift(self._member, self._alive):
+            self._exclusively(lambda: self._hand_over(*gift))
 
-    def _half(self) -> set[int]:
-        """The upper half of the longest run of own blocks."""
-        run = max((blocks for owner, blocks in _runs(self._owners) if owner.member == self._member), key=len)
-        return set(run[len(run) // 2:])
-
-    def _take(self, dead: list[int], loads: Counter[str]) -> None:
+    def _inherit(self, gone: set[str]) -> None:
         """The members share the blocks of those that are gone."""
-        owners, gone = list(self._owners), {self._owners[block].member for block in dead} - {""}
-        live = Counter({member: loads[member] for member in self._alive})
-        for owner, blocks in _runs(owners):
-            if owner.member not in self._alive:
-                member = min(live, key=lambda each: (live[each], each != self._member, each))
-                live[member] += len(blocks)
-                for block in blocks:
-                    owners[block] = Owner(member, self._alive[member])
-        compare = [pb.Compare(target=pb.Compare.CREATE, key=self._key(_MEMBER + member.encode()), create_revision=0)
-                   for member in gone] + [
-            pb.Compare(target=pb.Compare.CREATE, key=self._key(LEADER), create_revision=0)]
-        turns = [operation(self._key(TURN + b"/" + member.encode()), None) for member in gone]
-        if not self._propose(owners, compare, turns).succeeded:
-            self._unsettled = True
-            found = self._etcd.range(self._key(LEADER), b"").kvs
-            if found:
-                raise StorageFailed(f"the nameserver at {found[0].value.decode()} keeps this namespace alone: stop "
-                                    "it, or start this one without --shared")
+        if self._propose(
+                self._map.inherited(self._alive, self._member),
+                [*(absent(self._key(_MEMBER + member.encode())) for member in gone), absent(self._key(LEADER))],
+                [operation(self._turn_of(member), None) for member in gone]).succeeded:
+            return
+        self._unsettled = True
+        found = self._etcd.range(self._key(LEADER), b"").kvs
+        if found:
+            raise StorageFailed(f"the nameserver at {found[0].value.decode()} keeps this namespace alone: stop "
+                                "it, or start this one without --shared")
 
     def _hand_over(self, blocks: set[int], member: str) -> None:
         """With the guard: from now on these blocks are another member's."""
-        heir = Owner(member, self._alive[member])
-        owners = [heir if block in blocks else owner for block, owner in enumerate(self._owners)]
-        own_turn = self._key(TURN + b"/" + self._member.encode())
-        answer = self._propose(owners, [
-            _unchanged(own_turn, self._turn_revision),
-            pb.Compare(target=pb.Compare.CREATE, result=pb.Compare.GREATER, create_revision=0,
-                       key=self._key(_MEMBER + member.encode()))], [_put(own_turn, b"moved")])
+        after = self._map.given(blocks, Owner(member, self._alive[member]))
+        own_turn = self._turn_of(self._member)
+        answer = self._propose(
+            after, [unchanged(own_turn, self._turn_revision), present(self._key(_MEMBER + member.encode()))],
+            [operation(own_turn, b"moved")])
         self._unsettled = True
         if answer.succeeded:
             self._turn_revision = int(answer.header.revision)
-            self._owners = owners
+            self._map = after
         log.info("%d blocks %s to the nameserver at %s", len(blocks), "go" if answer.succeeded else "cannot go now",
-                 heir.address)
+                 self._alive[member])
 
-    def _propose(self, owners: list[Owner], compare: list[pb.Compare], more: list[pb.RequestOp]) -> pb.TxnResponse:
+    def _propose(self, after: BlockMap, compare: list[pb.Compare], more: list[pb.RequestOp]) -> pb.TxnResponse:
         return self._etcd.transaction(pb.TxnRequest(
-            compare=[_unchanged(self._key(MAP), self._epoch), *compare],
-            success=[_put(self._key(MAP), _encoded(owners)), *more]))
+            compare=[unchanged(self._key(MAP), self._epoch), *compare],
+            success=[operation(self._key(MAP), after.encode()), *more]))
 
-
-def _runs(owners: list[Owner]) -> list[tuple[Owner, list[int]]]:
-    """Who owns which neighbouring blocks."""
-    return [(owner, list(blocks)) for owner, blocks in groupby(range(len(owners)), key=lambda block: owners[block])]
-
-
-def _encoded(owners: list[Owner]) -> bytes:
-    return json.dumps([[len(blocks), *owner] for owner, blocks in _runs(owners)]).encode()
-
-
-def _decoded(value: bytes) -> list[Owner]:
-    runs = json.loads(value or b"[]") or [[BLOCKS, *NOBODY]]
-    return [Owner(member, address) for count, member, address in runs for _ in range(count)]
-
-
-def _unchanged(key: bytes, revision: int) -> pb.Compare:
-    return pb.Compare(target=pb.Compare.MOD, key=key, mod_revision=revision)
-
-
-def _put(key: bytes, value: bytes) -> pb.RequestOp:
-    return pb.RequestOp(request_put=pb.PutRequest(key=key, value=value))
-
-
-def _range(key: bytes) -> pb.RequestOp:
-    return pb.RequestOp(request_range=pb.RangeRequest(key=key))
+    def _turn_of(self, member: str) -> bytes:
+        return self._key(TURN + b"/" + member.encode())
