@@ -31,6 +31,12 @@ _SESSIONS = ("Remove", "Rename", "Commit")
 _BEGINS_AT_INODE = re.compile(rb"/\0([0-9]{1,20})(?:/|$)")     # paths.of_inode, and what is below
 
 
+def note_highest(highest: dict[int, int], number: int) -> None:
+    """Keep by block the number that was given out last."""
+    block = block_of(number)
+    highest[block] = max(highest.get(block, 0), number, key=LOCAL_MASK.__and__)
+
+
 def slot_of(number: int) -> int:
     """Of an inode, 0 to 65535."""
     return number >> SLOT_SHIFT

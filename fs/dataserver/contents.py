@@ -10,6 +10,7 @@ from speedwell.fs.dataserver.scrub import Scrubber
 from speedwell.fs.dataserver.store import FileStore
 from speedwell.fs.errors import NoSuchFile, SpeedwellError, StorageFailed
 from speedwell.fs.proto.speedwell_pb2 import FileReport, VerifyOperation
+from speedwell.fs.slots import note_highest
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class Contents:
     def __init__(self, store: FileStore, quarantine: Quarantine) -> None:
         self.reports: list[FileReport] = []
         self.lost: list[FileReport] = []
-        self.highest_inode = 0      # of all that was looked at
+        self._highest: dict[int, int] = {}      # by block, of all that was looked at
         self.limit_bytes = REPORT_BYTES
         self.is_complete = False    # everything was reported since `begin_again`, with the present reports
         self._store = store
@@ -46,6 +47,11 @@ class Contents:
         self._unscanned: Iterator[str] = store.ids()
         self._next_scan = 0.0
         self._first = True
+
+    @property
+    def highest_inodes(self) -> list[int]:
+        """Of each block of numbers (`speedwell.fs.slots`) the last that was given out."""
+        return sorted(self._highest.values())
 
     def begin_again(self, *, lengths: bool = False) -> None:
         """Have everything reported from the first file on, and soon: another nameserver asks. With `lengths` those
@@ -83,7 +89,7 @@ class Contents:
             return None
         try:
             with self._store.opened(file_id) as file:
-                self.highest_inode = max(self.highest_inode, file.inode)
+                note_highest(self._highest, file.inode)
                 if self._first:
                     self._store.note_growth(file)
                 return FileReport(file_id=file_id, inode=file.inode, size=file.length,

@@ -115,7 +115,7 @@ class Heartbeats:
             disk=first.disk, disk_left=max(use.disk_left for use in uses), directories=uses, deleted=deleted,
             reports=self._contents.reports, lost=self._contents.lost,
             copying=under_way, failed_copies=failed, copied=made, term=self._term,
-            inventory_complete=self._contents.is_complete, highest_inode=self._contents.highest_inode,
+            inventory_complete=self._contents.is_complete, highest_inode=self._contents.highest_inodes,
             servers_version=self._door.servers_version,
             revocations_version=self._door.revocations_version, insecure=self._door.insecure, release=release())
         self._mirroring.report(request)

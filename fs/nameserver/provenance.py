@@ -16,6 +16,7 @@ from speedwell.fs.errors import NamespaceRolledBack, WrongNamespace
 from speedwell.fs.nameserver.namespace import Namespace
 from speedwell.fs.nameserver.registry import Dataserver, Registry
 from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.slots import note_highest
 from speedwell.fs.store import IDENTITY_KEY, Batch, JournaledStore, Store
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Provenance:
         self._refused: dict[str, _Refused] = {}
         self._adopting: set[str] = set()
         self._adopted: set[str] = set()
-        self._highest_inode = 0
+        self._highest: dict[int, int] = {}      # by block (`speedwell.fs.slots`)
         self._proof = ""
 
     # ------------------------------------------------------------------ heartbeats
@@ -77,16 +78,19 @@ class Provenance:
         """Take note of what a dataserver of this namespace says that it holds."""
         if request.term == self.term and request.inventory_complete:
             self._complete.add(server.number)
-        highest = max([request.highest_inode, *(report.inode for report in request.reports)])
-        self._highest_inode = max(self._highest_inode, highest)
-        if self._namespace.was_given(highest) or self._proof:
-            return
-        if server.dataserver_id in self._adopted:
-            self._namespace.skip_inodes(highest + 1)   # numbers of another namespace prove nothing
-        else:
-            self._proof = (f"the dataserver {server.dataserver_id} holds a content of inode {highest}, and only "
-                           f"numbers below {self._namespace.next_inode} have been given out here")
-            log.error("%s", self._roll_back())
+        highest: dict[int, int] = {}
+        for number in (*request.highest_inode, *(report.inode for report in request.reports)):
+            note_highest(highest, number)
+            note_highest(self._highest, number)
+        for number in highest.values():
+            if self._proof or self._namespace.was_given(number):
+                continue
+            if server.dataserver_id in self._adopted:
+                self._namespace.skip_inodes(number + 1)   # numbers of another namespace prove nothing
+            else:
+                self._proof = (f"the dataserver {server.dataserver_id} holds a content of inode {number}, and only "
+                               f"numbers below {self._namespace.next_beside(number)} have been given out here")
+                log.error("%s", self._roll_back())
 
     # ------------------------------------------------------------------ what is allowed
 
@@ -116,7 +120,8 @@ class Provenance:
     def accept_roll_back(self) -> None:
         """Go on with the namespace as it is. Raises StorageFailed."""
         if self._proof:
-            self._namespace.skip_inodes(self._highest_inode + SKIPPED_INODES)
+            for number in self._highest.values():
+                self._namespace.skip_inodes(number + SKIPPED_INODES)
             log.warning("an operator accepts that %s", self._proof)
             self._proof = ""
 

@@ -134,7 +134,7 @@ def test_an_inventory_is_complete_when_the_last_reports_have_been_answered(store
     contents.reported()
     contents.scan()
     assert {report.file_id for report in [*first, *contents.reports]} == made
-    assert (contents.is_complete, contents.highest_inode) == (True, 9)
+    assert (contents.is_complete, contents.highest_inodes) == (True, [9])
     contents.begin_again()
     assert not contents.is_complete
 
@@ -150,7 +150,7 @@ def test_contents_are_reported_by_bytes(store: FileStore) -> None:
         sizes.append(HeartbeatRequest(reports=contents.reports).ByteSize())
         contents.reported()
     assert all(900 < size < 1100 for size in sizes[:5])
-    assert contents.highest_inode == 300
+    assert contents.highest_inodes == [300]
 
 
 # ---------------------------------------------------------------------- identity

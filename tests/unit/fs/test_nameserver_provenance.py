@@ -54,7 +54,7 @@ def test_an_operator_has_a_dataserver_adopted() -> None:
     reply = bench.beat(7, namespace=OTHER)
     own = bench.service.provenance.namespace_id
     assert (reply.adopt, reply.namespace, reply.lease_seconds) == (True, own, 0)
-    reply = bench.beat(7, namespace=own, highest_inode=500)    # of the other namespace
+    reply = bench.beat(7, namespace=own, highest_inode=[500])    # of the other namespace
     assert (reply.adopt, reply.lease_seconds > 0) == (False, True)
     assert not bench.service.statistics(pb.StatisticsRequest()).warnings
     with pytest.raises(WrongNamespace):
@@ -123,7 +123,7 @@ def test_a_content_no_file_has_goes_without_an_epoch_and_a_surplus_replica_with_
             ] == [(made.file_id, True), (UUID, False)]
 
 
-@pytest.mark.parametrize("fields", [{"reports": [orphan(500)]}, {"highest_inode": 500}])
+@pytest.mark.parametrize("fields", [{"reports": [orphan(500)]}, {"highest_inode": [500]}])
 def test_an_inode_that_was_never_given_out_proves_an_old_copy_which_is_not_changed(fields: dict[str, Any]) -> None:
     bench = Bench(dataservers=2)
     bench.create(b"/before")
@@ -140,12 +140,21 @@ def test_an_inode_that_was_never_given_out_proves_an_old_copy_which_is_not_chang
     assert "old copy" in bench.service.statistics(pb.StatisticsRequest()).warnings[0]
 
 
+def test_each_block_of_numbers_proves_an_old_copy_and_is_left_behind_when_an_operator_accepts_it() -> None:
+    bench, slot = Bench(dataservers=1), 9 << 56
+    bench.beat(0, highest_inode=[1, slot + 70])     # a rebuilt nameserver knows no directory of that slot
+    assert f"inode {slot + 70}" in bench.service.statistics(pb.StatisticsRequest()).warnings[0]
+    bench.service.administration.repair(pb.RepairRequest(accept_roll_back=True))
+    assert bench.beat(0, highest_inode=[1, slot + 70]).lease_seconds > 0
+    assert bench.service._namespace.next_beside(slot) == slot + 70 + SKIPPED_INODES
+
+
 def test_an_operator_accepts_an_old_copy_and_no_inode_number_is_given_out_twice() -> None:
     bench = Bench(dataservers=1)
-    bench.beat(0, highest_inode=500)
+    bench.beat(0, highest_inode=[500])
     bench.service.administration.repair(pb.RepairRequest(accept_roll_back=True))
     assert not bench.service.statistics(pb.StatisticsRequest()).warnings
-    assert bench.beat(0, highest_inode=500).lease_seconds > 0
+    assert bench.beat(0, highest_inode=[500]).lease_seconds > 0
     assert bench.create().inode == 500 + SKIPPED_INODES
 
 
