@@ -10,6 +10,7 @@ import contextlib
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ from speedwell.host_agent.channel import agent_key
 from speedwell.topo.emulation import Emulation
 from speedwell.topo.emulation.discovery import wait_for_hosts, wait_for_network
 from speedwell.topo.emulation.processes import in_namespace
+from speedwell.topo.fabric import Host
 from speedwell.topo.fabric.machine import NAME, with_machine
 
 if TYPE_CHECKING:
@@ -163,7 +165,8 @@ class FabricCluster:
         """HOST:PORT by process: those on hosts answer at their hosts' addresses in the management network."""
         names = nameserver_names(self.settings.nameservers)
         found = {local_metrics.SUPERVISOR: f"{LOOPBACK}:{SUPERVISOR_METRICS_PORT}",
-                 **{name: f"{LOOPBACK}:{NAMESERVER_METRICS_PORT + index}" for index, name in enumerate(names)}}
+                 **{name: f"{self._owner_hosts[index].management_ip if self._owner_hosts else LOOPBACK}:"
+                          f"{NAMESERVER_METRICS_PORT + index}" for index, name in enumerate(names)}}
         for host in self.network.hosts:
             roles = {"dataserver": host.name != NAME, "mount": host.name in self.settings.mounts,
                      "metadata": host.name in self.metadata_hosts, "agent": self.settings.host_agents}
@@ -284,7 +287,13 @@ class FabricCluster:
 
     @property
     def _nameserver_addresses(self) -> list[str]:
-        return [f"{MACHINE}:{NAMESERVER_PORT + index}" for index in range(self.settings.nameservers)]
+        return [f"{host.management_ip}:{NAMESERVER_PORT}" for host in self._owner_hosts] or [
+            f"{MACHINE}:{NAMESERVER_PORT + index}" for index in range(self.settings.nameservers)]
+
+    @property
+    def _owner_hosts(self) -> list[Host]:
+        """The hosts with a nameserver that owns a part of the namespace."""
+        return [self.settings.fabric.host(name) for name in self._spread(self.settings.metadata_servers)]
 
     @property
     def _etcd_members(self) -> list[EtcdMember]:
@@ -297,8 +306,12 @@ class FabricCluster:
                    "--chunk-size", str(self.settings.chunk_size_bytes), "--controller", self.controller,
                    "--deletion-grace", str(self.settings.deletion_grace_seconds),
                    *durability_options(self.settings.model_dump(include={"fsync", "min_replicas"}))]
+        if self._owner_hosts:
+            options.append("--shared")
         commands = nameserver_commands(self.settings.directory, self._nameserver_addresses, options, MACHINE,
                                        self._etcd_members)
+        for number, host in enumerate(self._owner_hosts):
+            commands[number] = replace(commands[number], prefix=self._inside(host.name))
         return [with_identity(self.processes, command) for command in commands]
 
     def _dataserver(self, name: str) -> Command:
@@ -314,12 +327,16 @@ class FabricCluster:
 
     @property
     def metadata_hosts(self) -> list[str]:
-        """The hosts with a metadata server."""
+        """The hosts with a metadata store."""
+        return self._spread(self.settings.metadata_stores)
+
+    def _spread(self, number: int) -> list[str]:
+        """So many hosts, the first of each rack before the second ones."""
         racks: dict[str, list[str]] = {}
         for host in self.settings.fabric.hosts:
             racks.setdefault(self.settings.fabric.edge_switch_of(host).name, []).append(host.name)
         turns = [name for turn in zip_longest(*racks.values()) for name in turn if name is not None]
-        return turns[:self.settings.metadata_stores]
+        return turns[:number]
 
     def _metadata_store(self, name: str) -> Command:
         return with_identity(self.processes, Command(f"metadata-{name}", [

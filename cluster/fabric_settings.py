@@ -35,6 +35,8 @@ class FabricSettings(BaseModel):
     machine: bool = False
     """Whether this machine is a host of the fabric itself, `machine`, for the commands that run on it."""
     nameservers: int = Field(default=1, ge=1, le=MAX_NAMESERVERS)
+    metadata_servers: int = Field(default=0, ge=0, le=MAX_NAMESERVERS)
+    """On how many hosts a nameserver runs that owns a part of the namespace; 0: one leads, beside the controller."""
     directories_per_server: int = Field(default=1, ge=1, le=MAX_DIRECTORIES)
     replication: int = Field(default=3, ge=1, le=16)
     chunk_size_bytes: int = Field(default=256 << 20, ge=64 << 10, le=1 << 40)
@@ -77,9 +79,15 @@ class FabricSettings(BaseModel):
                                  f"{', '.join(sorted(names)[:6])} ...")
             if not mountpoint.is_absolute():
                 raise ValueError(f"mounts: {mountpoint} must be an absolute path")
-        if self.metadata_stores > len(self.fabric.hosts):
-            raise ValueError(f"metadata_stores: {self.metadata_stores} servers need as many hosts, there are "
-                             f"{len(self.fabric.hosts)}")
+        for name in ("metadata_stores", "metadata_servers"):
+            if getattr(self, name) > len(self.fabric.hosts):
+                raise ValueError(f"{name}: {getattr(self, name)} servers need as many hosts, there are "
+                                 f"{len(self.fabric.hosts)}")
+        if self.metadata_servers == 1:
+            raise ValueError("metadata_servers: one nameserver owns everything without it; name 2 or more")
+        if self.metadata_servers and self.nameservers not in (1, self.metadata_servers):
+            raise ValueError("metadata_servers: it does not go with nameservers, of which one leads")
+        self.nameservers = self.metadata_servers or self.nameservers
         if self.host_agents and not self.shaped:
             raise ValueError("host_agents: links that are not shaped have no rate that turns could share out")
         if len(set(self.mounts.values())) < len(self.mounts):

@@ -58,8 +58,8 @@ MOUNT_ROOT = Path("/mnt/speedwell")
               "more, not fewer [default: 1].")
 @click.option("--nameservers", type=click.IntRange(1), metavar="N", help="How many nameservers, up to 7, of which "
               "one leads; several keep the namespace in an etcd that is started too. It stays as it is [default: 1].")
-@click.option("--metadata-servers", type=click.IntRange(1), metavar="N", help="With --local: N nameservers, 2 to 7, "
-              "that all answer, each for a part of the names. It stays as it is.")
+@click.option("--metadata-servers", type=click.IntRange(1), metavar="N", help="N nameservers, 2 to 7, that all "
+              "answer, each for a part of the names; with --fabric on N hosts. It stays as it is.")
 @click.option("--metadata-stores", type=click.IntRange(1), metavar="N", help="With --fabric: N hosts run a metadata "
               "server, which the network finds by the hash of a key.")
 @click.option("--host-agents", cls=PolicyOption, is_flag=False, flag_value=POLICIES.default(Kind.TIMESLICES),
@@ -107,13 +107,14 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
               "directories_per_server": directories_per_server, "encrypt_data": encrypt_data}
     if fabric is not None:
         for name, given in (("--local", directory), ("--installation", installation), ("--mount", mount),
-                            ("--dataservers", dataservers), ("--metadata-servers", metadata_servers)):
+                            ("--dataservers", dataservers)):
             if given is not None:
                 raise click.UsageError(f"{name} does not go with --fabric", click.get_current_context())
         _on_fabric(fabric, mount_on, all_systems is not False, {"coflows": coflows, "replica_policy": replica_policy,
                                       "path_policy": path_policy,
                                       "placement_policy": placement_policy, "chunk_size_bytes": chunk_size,
-                                      "metadata_stores": metadata_stores, "host_agents": host_agents,
+                                      "metadata_stores": metadata_stores,
+                                      "metadata_servers": metadata_servers, "host_agents": host_agents,
                                       "identity": identity, "metrics": metrics, **shared}, as_json)
         return
     for name, used in (("--mount-on", mount_on), ("--all/--plain", all_systems is not None), ("--coflows", coflows),

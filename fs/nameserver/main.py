@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import click
 
@@ -76,8 +76,6 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
     identity = None if identity_directory is None else Identity(identity_directory).require_role(NAMESERVER)
     if shared and not etcd:
         raise InvalidArgument("--shared: it takes --etcd, which all owners write to")
-    if shared and controller:
-        raise InvalidArgument("--shared: it does not go with --controller, which knows of one nameserver that leads")
     if shared and host in ("0.0.0.0", "::"):
         raise InvalidArgument("--shared: --listen must name the address at which others reach this nameserver")
     if settings.encrypt_data and identity is None:
@@ -137,7 +135,8 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
             member.start()
             cleanup.callback(member.stop)
         if controller:
-            reports = Reports(controller, requests, own_address, identity_directory)
+            reports = Reports(controller, requests, own_address, identity_directory,
+                              leads=lambda: not shared or cast(SharedStore, replicated).is_first)
             reports.start()
             cleanup.callback(reports.stop)
         systemd.ready(f"ready {own_address}")

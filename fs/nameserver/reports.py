@@ -1,4 +1,4 @@
-"""Tells the controller, for people to see, which nameserver leads and what dataservers have."""
+"""Tells the controller, for people to see, which nameserver leads, or hears dataservers, and what they have."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import http.client
 import json
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,15 @@ MAX_WARNINGS, MAX_WARNING = 16, 1000
 class Reports(threading.Thread):
     """Reports between `start` and `stop`. A controller that is away, or takes no reports, holds nobody up."""
 
-    def __init__(self, controller_url: str, requests: Requests, address: str, identity: Path | None = None) -> None:
-        """`address` is the nameserver's own. Raises InvalidArgument, IdentityError as `Controller` does."""
+    def __init__(self, controller_url: str, requests: Requests, address: str, identity: Path | None = None,
+                 leads: Callable[[], bool] = lambda: True) -> None:
+        """`address` is the nameserver's own. Of several that answer the one that `leads` tells of all. Raises
+        InvalidArgument, IdentityError as `Controller` does."""
         super().__init__(name="reports", daemon=True)
         self._connection = Controller(controller_url, identity).connect(ANSWER_SECONDS)
         self._requests = requests
         self._address = address
+        self._leads = leads
         self._stop_asked = threading.Event()
         self._problem = ""
 
@@ -62,6 +66,8 @@ class Reports(threading.Thread):
         return "" if answer.status == 204 else f"{answer.status} {content[:200].decode(errors='replace')}"
 
     def _namespace(self) -> dict[str, Any] | None:
+        if not self._leads():
+            return None
         try:
             # not counted as a request
             reply = Requests.answer(self._requests, "Statistics", StatisticsRequest().SerializeToString())

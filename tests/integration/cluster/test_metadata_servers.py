@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from speedwell.cluster import supervisor
+from speedwell.cluster.controller_client import session
+from speedwell.cluster.fabric_settings import read_settings
 from speedwell.fs import slots
+from speedwell.topo.fabric import three_tier
 from tests.etcd import requires_etcd
 from tests.integration.cluster.executable import Speedwell, error_line, kill
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.root, requires_etcd]
 
@@ -60,3 +65,28 @@ def test_up_again_changes_nothing_and_what_takes_the_whole_namespace_is_refused(
     speedwell, directory, _ = place
     speedwell.ok("up", "--local", directory, "--metadata-servers", 2)
     assert "several nameservers own" in error_line(speedwell.run("dump", directory.parent / "names"))
+
+
+def test_on_a_fabric_owners_run_on_hosts_and_one_that_dies_there_is_followed_and_started_again(tmp_path):
+    fabric = three_tier(pods=2, racks_per_pod=1, hosts_per_rack=2, aggregations_per_pod=1, cores=1, host_bps=80e6)
+    mounts = {name: tmp_path / name for name in ("p0r0h1", "p1r0h1")}
+    try:
+        started = supervisor.up(read_settings(fabric=fabric, directory=tmp_path / "c", chunk_size_bytes=1 << 20,
+                                              metadata_servers=2, mounts=mounts))
+        owners = [fabric.host(name).management_ip for name in ("p0r0h0", "p1r0h0")]
+        assert started["nameserver"] == ",".join(f"{ip}:7000" for ip in owners)
+        here, there = mounts.values()
+        for number in range(8):
+            (here / f"d{number}").mkdir()
+            (here / f"d{number}" / "f").write_text(str(number))
+        assert len({slots.block_of(each.stat().st_ino) < slots.BLOCKS // 2 for each in here.iterdir()}) == 2
+        kill(tmp_path / "c", "nameserver-1")
+        for number in range(8):
+            (there / f"d{number}" / "f").rename(there / f"d{(number + 1) % 8}" / "g")
+        assert [(here / f"d{number}" / "g").read_text() for number in range(8)] == list("70123456")
+        with session(started["controller"]) as controller:
+            wait_until(lambda: sorted(each["state"] for each in controller.get(
+                started["controller"] + "/v1/storage").json()["nameservers"]) == ["leads", "stands by"], 20,
+                "not one tells of all")
+    finally:
+        supervisor.down()

@@ -282,7 +282,6 @@ def _can_create(client: MetadataClient, directory: int) -> bool:
 
 @pytest.mark.parametrize(("arguments", "why"), [
     (["--shared"], "--shared: it takes --etcd"),
-    (["--shared", "--etcd", "127.0.0.1:1", "--controller", "http://127.0.0.1:1"], "does not go with --controller"),
     (["--shared", "--etcd", "127.0.0.1:1", "--listen", "0.0.0.0:0"], "--listen must name the address"),
 ])
 def test_what_cannot_be_shared_is_refused(tmp_path: Path, arguments: list[str], why: str) -> None:
