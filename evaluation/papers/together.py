@@ -16,7 +16,7 @@ from speedwell.evaluation.experiment import Choices, Experiment, Result
 from speedwell.evaluation.results.report import Measure
 from speedwell.evaluation.results.statistics import Estimate, mean_estimate, ratio_estimate
 from speedwell.sim.errors import Overloaded
-from speedwell.sim.together import Messages, Systems, TogetherSimulation, Transfer
+from speedwell.sim.together import Messages, Outcome, Systems, TogetherSimulation, Transfer
 from speedwell.sim.workload import Read, Workload, generate
 from speedwell.topo.fabric import Fabric, three_tier
 
@@ -59,11 +59,16 @@ def _subset(on: tuple[str, ...]) -> Subset:
 
 
 SUBSETS = tuple(_subset(on) for number in range(len(NAMES), -1, -1) for on in combinations(NAMES, number))
+NONE = SUBSETS[-1]
+HALF = tuple(each for each in SUBSETS if len(each.on) % 2)
+"""The half fraction 2^(5-1) with the defining relation I = ABCDE, resolution V (Montgomery, "Design and Analysis of
+Experiments", section 8.2): all five, each three and each one. A system's effect is confounded with the interaction of
+the other four, that of two with that of the other three."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """`rate` is reads per host and second."""
+    """`rate` is reads per host and second, `size_bytes` that of a file, `files` how many of each kind there are."""
 
     name: str = "16 hosts"
     rate: float = 0.25
@@ -71,6 +76,9 @@ class Point:
     pods: int = 2
     racks: int = 2
     hosts: int = 4
+    host_bps: float = 1e9
+    size_bytes: int = 64 << 20
+    files: int = 200
 
 
 SCALE = (Point(seconds=10.0), Point("one pod of 128 hosts", 0.25, 5.0, 1, 8, 16),
@@ -99,10 +107,10 @@ def _task(point: Point, method: Subset, seed: int, choices: Choices) -> Task:
 
 def load(fabric: Fabric, point: Point, seed: int) -> list[Transfer]:
     """What is asked for, in order: the same whichever systems are on."""
-    draw, size = Random(f"load {seed}"), 64 * 2**20 * 8.0
+    draw, size = Random(f"load {seed}"), 8.0 * point.size_bytes
     hosts = [host.name for host in fabric.hosts]
     found: list[Transfer] = []
-    workload = Workload(reads_per_server_second=point.rate, files=200, read_bits=size)
+    workload = Workload(reads_per_server_second=point.rate, files=point.files, read_bits=size)
     for read in generate(workload, fabric, draw):
         if read.arrival > point.seconds:
             break
@@ -127,7 +135,7 @@ def load(fabric: Fabric, point: Point, seed: int) -> list[Transfer]:
 
 
 def fabric(point: Point = Point()) -> Fabric:  # noqa: B008
-    return three_tier(pods=point.pods, racks_per_pod=point.racks, hosts_per_rack=point.hosts, host_bps=1e9,
+    return three_tier(pods=point.pods, racks_per_pod=point.racks, hosts_per_rack=point.hosts, host_bps=point.host_bps,
                       oversubscription={"edge": 2.0, "aggregation": 2.0})
 
 
@@ -143,29 +151,37 @@ def run_task(task: Task) -> Result:
     except Overloaded as error:
         return {"task": task.parameters(), "overloaded": str(error)}
     percent = {name: 100 * outcome.decided[name] / (point.seconds - warm_up) for name in NAMES[:-1]}
-    found: dict[str, float] = {"link_use": outcome.link_use, "inside_pods": simulation.inside_pods,
-                               "fairness": outcome.fairness,
-                               "cpu": sum(percent.values()), **{f"cpu_{name}": of for name, of in percent.items()},
+    found: dict[str, float] = {"inside_pods": simulation.inside_pods, "cpu": sum(percent.values()),
+                               **{f"cpu_{name}": of for name, of in percent.items()},
                                **{f"us_{name}": 1e6 * outcome.decided[name] / max(outcome.decisions[name], 1)
                                   for name in percent}}
+    return {"task": task.parameters(), **found, **summary(outcome, warm_up)}
+
+
+def summary(outcome: Outcome, warm_up: float) -> dict[str, float]:
+    """Mean, 95th and 99th percentile of each kind in milliseconds, of what came after so many seconds, the use of
+    links, and fairness between clients."""
+    found = {"link_use": outcome.link_use, "fairness": outcome.fairness}
     for kind in (*KINDS, "background"):
         ms = [1e3 * seconds for arrival, seconds in outcome.seconds[kind] if arrival >= warm_up]
         found |= {f"{kind}_mean": float(np.mean(ms)), f"{kind}_p95": float(np.percentile(ms, 95)),
                   f"{kind}_p99": float(np.percentile(ms, 99))}
-    return {"task": task.parameters(), **found}
+    return found
 
 
-def effects(name: str, results: Sequence[Result]) -> Iterable[Table | str]:
-    """Main effects and interactions of two systems on the means, and whether the goals are met."""
+def effects(name: str, results: Sequence[Result], design: Sequence[Subset] = SUBSETS) -> Iterable[Table | str]:
+    """Main effects and interactions of two systems on the means, over the subsets of a design, and whether the goals
+    are met."""
     runs = {(frozenset(each["task"]["method"]["on"]), each["task"]["seed"]): each for each in results
             if "overloaded" not in each}
     seeds = sorted({seed for _, seed in runs})
-    if not seeds or len(runs) < len(SUBSETS) * len(seeds):
+    if not seeds or any((frozenset(each.on), seed) not in runs for each in (*design, NONE) for seed in seeds):
         return
+    of_design = {key: runs[key] for each in design for seed in seeds for key in [(frozenset(each.on), seed)]}
     terms = [*combinations(NAMES, 1), *combinations(NAMES, 2)]
     columns = ("of", *(f"{kind}, mean" for kind in KINDS))
     yield Table("What a system changes, over all that the others may be, and what two do to each other", columns,
-                [(" x ".join(term), *(_percent(_effect(runs, seeds, term, f"{kind}_mean")) for kind in KINDS))
+                [(" x ".join(term), *(_percent(_effect(of_design, seeds, term, f"{kind}_mean")) for kind in KINDS))
                  for term in terms], columns[1:],
                 "In the geometric mean, with 95 % intervals over seeds. Two systems that help each other have an "
                 "interaction below 0; two that fight, above.")
@@ -198,7 +214,8 @@ def goals(runs: Runs, seeds: Sequence[int]) -> Iterable[str]:
 
     singles = dict.fromkeys(NAMES, 0)
     for kind in KINDS:
-        best = max(SUBSETS, key=lambda each: ratio(kind, each.on).value)
+        best = max((each for each in SUBSETS if (frozenset(each.on), seeds[0]) in runs),
+                   key=lambda each: ratio(kind, each.on).value)
         below = [name for name in NAMES if ratio(kind, (name,)).value < 1]
         for name in below:
             singles[name] += 1
@@ -227,7 +244,8 @@ EXPERIMENTS = {
         claims=("no subset better than all five by more than 3 % in a mean",
                 "at least 30 % below nothing in reads and writes", "below each single system in two of four kinds"),
         claims_of="Goals",
-        beside=effects, palette=tuple(each.name for each in SUBSETS), minutes=6, quick_minutes=0.6),
+        beside=effects, palette=tuple(each.name for each in SUBSETS), minutes=6, quick_minutes=0.6,
+        emulation="speedwell.evaluation.replay.together:figure"),
     "together-scale": Experiment(
         title="What the decisions of all five cost, by hosts", x_label="hosts", base=ALL, bounds={}, lines=True,
         methods=SUBSETS[:1], points=SCALE, quick_points=(0, 1), runs=1, quick_runs=1, task=_task, run=run_task,

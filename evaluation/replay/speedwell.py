@@ -24,6 +24,7 @@ from speedwell.fs.proto.speedwell_pb2 import Attributes
 from speedwell.topo.waiting import wait_for
 
 STORING_THREADS = 4
+PUT_SECONDS = 30.0
 BLOCK_BYTES = 1 << 20
 QUIET_POLLS = 3
 QUIET_TIMEOUT_SECONDS = 60.0
@@ -85,6 +86,29 @@ class Speedwell:
         """Let a host send datagrams to an address where nobody listens; returns at once."""
         return self._agents.read(host, address, 0, kind="flood", seconds=seconds, rate_bps=rate_bps,
                                  replica_policy="nearest", path_policy="ecmp", parts=1)
+
+    def send(self, host: str, address: str, size_bytes: int) -> Future[ReadReport]:
+        """Let a host send bytes over TCP to another, of which nobody is told; returns at once."""
+        return self._agents.read(host, address, size_bytes, kind="send", replica_policy="nearest", path_policy="ecmp",
+                                 parts=1)
+
+    def look_up(self, host: str, path: str) -> Future[ReadReport]:
+        """Let a host ask for the record of a stored file, at the metadata server that the switches find where there
+        are some, else at the nameserver; returns at once."""
+        return self._agents.read(host, path, 0, kind="get" if self._cluster["metadata_stores"] else "lookup",
+                                 replica_policy="nearest", path_policy="ecmp", parts=1)
+
+    def put_records(self, host: str, files: Sequence[StoredFile]) -> None:
+        """Have the metadata servers, if there are some, know the stored files. Raises ClusterError."""
+        for file in files if self._cluster["metadata_stores"] else ():
+            self._agents.read(host, file.path, 0, kind="put", replica_policy="nearest", path_policy="ecmp",
+                              parts=1).result(PUT_SECONDS)
+
+    def link_use(self) -> float:
+        """The mean part of all links between switches that the controller measures as used."""
+        parts = [link["utilisation"] or 0.0 for link in self._get("/v1/links")["links"]
+                 if None not in (link["source_port"], link["destination_port"])]
+        return sum(parts) / len(parts)
 
     def settle(self) -> None:
         """Wait until the controller knows of no read and its counters have shown idle links for some polls."""

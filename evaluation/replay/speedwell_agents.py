@@ -2,13 +2,15 @@
 
 See `evaluation.replay.agents` for what it is told and answers; where no read is wanted the `kind` says what. One
 process imports everything, then forks one child for each host, which enters the host's network: 64 take a tenth of a
-second, and share their memory. Reads say `replica_policy`, `path_policy` and `parts`.
+second, and share their memory. Reads say `replica_policy`, `path_policy` and `parts`. Each child takes what others
+send it at PORT.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -16,11 +18,16 @@ from typing import Any
 
 from speedwell.evaluation.flood import flood
 from speedwell.fs.client import Client
-from speedwell.fs.errors import SpeedwellError
+from speedwell.fs.errors import NoSuchFile, SpeedwellError
+from speedwell.fs.identity.known import identity_for
+from speedwell.fs.metadata_store.client import MetadataClient
 from speedwell.topo.emulation import namespace
 
+PORT = 5900
 PIECE_BYTES = 256 << 10
 CONTROLLER_TIMEOUT_SECONDS = 2.0
+SEND_TIMEOUT_SECONDS = 300.0
+RECORD = b"record of a small file"
 
 
 def main() -> None:
@@ -54,6 +61,8 @@ def _leave_after(work: Any, *arguments: Any) -> None:
 
 def _serve(outlet: int, host: dict[str, Any], settings: dict[str, Any]) -> None:
     namespace.enter(host["pid"])
+    stores = _Stores(settings["nameserver"])
+    threading.Thread(target=_take, args=(host["ip"],), daemon=True).start()
     clients: dict[tuple[str, str, int], Client] = {}
     with open(outlet, "rb") as requests:
         for line in requests:
@@ -64,20 +73,50 @@ def _serve(outlet: int, host: dict[str, Any], settings: dict[str, Any]) -> None:
                     settings["nameserver"], controller=settings["controller"], local_host=host["ip"],
                     replica_policy=policies[0], path_policy=policies[1],
                     most_parts=policies[2], controller_timeout_seconds=CONTROLLER_TIMEOUT_SECONDS)
-            threading.Thread(target=_answer, args=(clients[policies], request), daemon=True).start()
+            threading.Thread(target=_answer, args=(clients[policies], stores, request), daemon=True).start()
 
 
-def _answer(client: Client, request: dict[str, Any]) -> None:
+class _Stores:
+    """Clients of the metadata servers, each for one request at a time."""
+
+    def __init__(self, nameserver: str) -> None:
+        self._idle: list[MetadataClient] = []
+        self._nameserver = nameserver
+
+    def ask(self, kind: str, key: str) -> None:
+        """Put a record, or get it. Raises SpeedwellError."""
+        client = self._idle.pop() if self._idle else MetadataClient(identity=identity_for(self._nameserver))
+        if kind == "put":
+            client.put(key.encode(), RECORD)
+        elif client.get(key.encode()) != RECORD:
+            raise NoSuchFile(f"{key} has no record")
+        self._idle.append(client)
+
+
+def _answer(client: Client, stores: _Stores, request: dict[str, Any]) -> None:
+    kind, path, size_bytes = request.get("kind", "read"), request["path"], request["size_bytes"]
     try:
-        kind = request.get("kind", "read")
+        started = time.monotonic()
         if kind == "flood":
-            answer = _flood(request["path"], request["rate_bps"], request["seconds"])
+            answer = _flood(path, request["rate_bps"], request["seconds"])
+        elif kind == "send":
+            answer = _send(path, size_bytes)
+        elif kind in ("put", "get"):
+            stores.ask(kind, path)
+            answer = _done(started)
+        elif kind == "lookup":
+            client.lookup(path, fresh=True)
+            answer = _done(started)
         else:
-            answer = (_write if kind == "write" else _read)(client, request["path"], request["size_bytes"])
+            answer = (_write if kind == "write" else _read)(client, path, size_bytes)
     except (SpeedwellError, OSError) as error:
-        answer = {"error": f"{request['host']} cannot {kind} {request['path']}: {error}"[:2000]}
+        answer = {"error": f"{request['host']} cannot {kind} {path}: {error}"[:2000]}
     # one write of less than PIPE_BUF bytes: lines of several hosts do not mix
     os.write(1, json.dumps({"id": request["id"], **answer}).encode() + b"\n")
+
+
+def _done(started: float, size_bytes: int = 0) -> dict[str, Any]:
+    return {"started": started, "finished": time.monotonic(), "bytes": size_bytes, "steered": False, "sources": []}
 
 
 def _read(client: Client, path: str, size_bytes: int) -> dict[str, Any]:
@@ -110,8 +149,31 @@ def _write(client: Client, path: str, size_bytes: int) -> dict[str, Any]:
 
 def _flood(address: str, rate_bps: float, seconds: float) -> dict[str, Any]:
     started = time.monotonic()
-    sent_bytes = flood(address, rate_bps, seconds)
-    return {"started": started, "finished": time.monotonic(), "bytes": sent_bytes, "steered": False, "sources": []}
+    return _done(started, flood(address, rate_bps, seconds))
+
+
+def _send(address: str, size_bytes: int) -> dict[str, Any]:
+    """Over TCP, in plain bytes that nobody is told of, until the other host has all."""
+    started = time.monotonic()
+    with socket.create_connection((address, PORT), SEND_TIMEOUT_SECONDS) as connection:
+        connection.sendall(bytes(size_bytes))
+        connection.shutdown(socket.SHUT_WR)
+        if connection.recv(1) != b".":
+            raise ConnectionError(f"{address} has not taken all")
+    return _done(started, size_bytes)
+
+
+def _take(address: str) -> None:
+    with socket.create_server((address, PORT), backlog=128) as listener:
+        while True:
+            threading.Thread(target=_taken, args=(listener.accept()[0],), daemon=True).start()
+
+
+def _taken(connection: socket.socket) -> None:
+    with connection:
+        while connection.recv(PIECE_BYTES):
+            pass
+        connection.sendall(b".")
 
 
 if __name__ == "__main__":

@@ -6,15 +6,11 @@ which plays all of its runs: to start one takes as long as half a run.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
 from dataclasses import replace
-from itertools import groupby
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -22,8 +18,6 @@ import click
 import numpy as np
 
 from speedwell.cluster.errors import ClusterError
-from speedwell.cluster.fabric import FabricCluster
-from speedwell.cluster.fabric_settings import read_settings
 from speedwell.cluster.tables import Table
 from speedwell.evaluation.emulation import Emulation
 from speedwell.evaluation.experiment import Choices, Experiment
@@ -49,27 +43,19 @@ from speedwell.evaluation.papers.sinbad_fabric import (
 )
 from speedwell.evaluation.papers.sinbad_paper import beside_the_paper
 from speedwell.evaluation.placement_trial import counted
+from speedwell.evaluation.replay.clusters import play_all, running, warn_if_busy
 from speedwell.evaluation.replay.experiment import Meter, warm_up
 from speedwell.evaluation.replay.speedwell import Speedwell
 from speedwell.evaluation.replay.system import ReadReport
-from speedwell.evaluation.results.output import Output, finish, progress_bar
-from speedwell.topo.emulation import EmulationError
+from speedwell.evaluation.results.output import Output, finish
 
 DRAIN_SECONDS = 300.0
-MOST_BUSY = 0.7
-"""Of the processors. A run in which the machine was busier measured the machine, too."""
 
 
 def run_tasks(tasks: Sequence[WriteTrace], say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     """Play runs of one method in one cluster, whose controller places by it. Raises ClusterError, EmulationError."""
     method, fabric = tasks[0].method, fabric_of(tasks[0].host_bps)
-    with tempfile.TemporaryDirectory(prefix="speedwell-writes-") as name, ExitStack() as cleanup:
-        cluster = FabricCluster(read_settings(fabric=fabric, directory=Path(name), coflows="fair",
-                                              placement_policy=method.policy, deletion_grace_seconds=0))
-        cleanup.callback(cluster.stop)
-        cluster.start(say)
-        system = Speedwell({**cluster.description(), "directory": name}, cluster.settings.poll_interval_seconds)
-        cleanup.callback(system.close)
+    with running(say, fabric=fabric, coflows="fair", placement_policy=method.policy) as (cluster, system):
         system.prepare(stored_files(fabric), say)
         warm_up(system, [host.name for host in fabric.hosts], MAYFLOWER, say)
         for task in tasks:
@@ -123,21 +109,9 @@ def figure(name: str, experiment: Experiment, choices: Choices, wanted: Emulatio
     shown = replace(experiment, methods=METHODS, base=RACK_AWARE.name, measures=MEASURES, chosen=CHOSEN,
                     facts=lambda tasks: {}, claims=("block writes 1.3 times as fast on EC2 as by HDFS's rule",))
     results_file = output.open(shown.manifest(name, "emulate", choices, tasks))
-    try:
-        with progress_bar(name, len(tasks), output.directory) as (finished, say):
-            missing = [task for task in tasks if results_file.get(task.parameters()) is None]
-            finished(done := len(tasks) - len(missing))
-            for _, group in groupby(missing, key=lambda task: task.method):
-                for made in run_tasks(list(group), say):
-                    results_file.add(made)
-                    finished(done := done + 1)
-    except (ClusterError, EmulationError) as error:
-        raise click.ClickException(str(error)) from None
-    results = [result for task in tasks if (result := results_file.get(task.parameters())) is not None]
+    results = play_all(name, tasks, run_tasks, results_file, output.directory)
     finish(shown, results, output.directory, beside(name, results))
-    if any(result["machine"]["busy_share"] > MOST_BUSY for result in results):
-        click.echo(f"speedwell: the machine was busier than {MOST_BUSY:.0%}: it was measured, too, not the network "
-                   "alone. Repeat with a lower --host-mbps.", err=True)
+    warn_if_busy(results)
 
 
 def beside(name: str, results: Sequence[dict[str, Any]]) -> Iterator[Table | str]:
