@@ -166,6 +166,8 @@ class FlowInstaller:
                 except NoSuchPath as error:
                     failures[record.five_tuple] = error
                     self._restore_claims(record, former_claims)
+                    if not record.claims:
+                        ended.append(record)
                     continue
                 if step.planned != step.former or step.planned.entry.reset_counts or record.lifetime_seconds:
                     steps.setdefault(step.dpid, []).append(step)
@@ -312,20 +314,24 @@ class FlowInstaller:
         self._records.place(step.record, step.former)
         self._restore_claims(step.record, step.former_claims)
         meter = step.planned.meter if step.has_new_meter else None
-        if step.former is not None:
-            clean_up: tuple[Any, ...] = (self.meters.drop, step.dpid, [meter] if meter else [])
-        else:
-            clean_up = (self._remove_entries, step.dpid, [replace(step.planned, meter=meter or step.kept)])
-        if isinstance(error, SwitchTimedOut):
-            self._loops.spawn(*clean_up)        # nobody is to wait for this switch twice
-        else:
-            clean_up[0](*clean_up[1:])
+        clean_ups: list[tuple[Any, ...]] = []
+        if step.former is None:
+            clean_ups.append((self._remove_entries, step.dpid, [replace(step.planned, meter=meter or step.kept)]))
+        elif not step.record.claims:
+            clean_ups.append((self._remove_entries, step.former.dpid, [step.former]))
+        if not step.record.claims:
+            self._records.drop(step.record)
+        if step.former is not None and meter is not None:
+            clean_ups.append((self.meters.drop, step.dpid, [meter]))
+        for clean_up in clean_ups:
+            if isinstance(error, SwitchTimedOut):
+                self._loops.spawn(*clean_up)        # nobody is to wait for this switch twice
+            else:
+                clean_up[0](*clean_up[1:])
 
     def _restore_claims(self, record: FlowRecord, former_claims: dict[Claimant, Claim]) -> None:
         """What was given up stays so: nobody will give it up once more."""
         record.claims = {claimant: claim for claimant, claim in former_claims.items() if claimant in record.claims}
-        if not record.claims:
-            self._records.drop(record)
 
     def _end(self, ended: Sequence[FlowRecord], failures: Failures) -> None:
         """Take out what nobody claims any more. An entry whose removal a switch does not confirm goes by its timeout,

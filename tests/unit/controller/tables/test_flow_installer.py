@@ -434,6 +434,26 @@ def test_what_one_system_gives_up_stays_so_if_the_switch_does_not_confirm(run: A
     run(scenario)
 
 
+@pytest.mark.parametrize("why", ["refused", "path lost"])
+def test_a_flow_whose_only_claim_is_taken_back_while_anothers_fails_leaves_nothing(run: Any, why: str) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        path, lost = world.paths()[:2]
+        assert world.app.apply([wanted(world, path, 1e6)]) == {}
+        switch = first_switch(world)
+        assert len(single_flows(world)) == 1 and len(switch.meters) == 1
+        if why == "refused":
+            world.connections[path.nodes[1]].refuses = lambda message: (
+                message[1] == ofproto_v1_3.OFPT_FLOW_MOD and message[25] == ofproto_v1_3.OFPFC_ADD)
+        else:
+            lost = Path((path.nodes[0], path.nodes[1], "00000000000000ff", path.nodes[-2], path.nodes[-1]))
+        claim = Claim(world.flow, Claimant("another", 10), 1, lost, rate_bps=2e6, lifetime_seconds=LIFETIME_SECONDS)
+        assert set(world.app.apply([claim], give_up(world.flow))) == {world.flow}
+        assert single_flows(world) == [] and switch.meters == {} and len(world.app.records) == 0
+        assert world.app.flow_installer.meters.of(path.nodes[1]).allocated == set()
+
+    run(scenario)
+
+
 def test_two_systems_write_one_entry_and_the_others_path_returns(run: Any) -> None:
     def scenario(world: World, hub: SimulatedHub) -> None:
         first, second = world.paths()[:2]
