@@ -240,10 +240,9 @@ class Coflows(Application):
         self.book.planned(plan)
         if plan.assignments is not None:
             self.forwarding.records.ranks = plan.ranks
-        priorities = {flow: min(assignment.priority, PRIORITIES - 1)
-                      for flow, assignment in self.book.enforced.items() if assignment.priority is not None}
-        if priorities != self.forwarding.records.priorities:
-            self.forwarding.records.priorities = priorities
+        self.forwarding.records.prioritize({
+            flow: min(assignment.priority, PRIORITIES - 1)
+            for flow, assignment in self.book.enforced.items() if assignment.priority is not None})
         self._away -= returned
         if plan.assignments is not None or updates.ended:
             self._schedule_changed.set()

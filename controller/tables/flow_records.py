@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -171,7 +171,8 @@ class FlowRecords:
         self.ranks: Mapping[tuple[str, str], int] = {}
         """By source and destination of scheduled flows, which come first; who holds flows back goes by it."""
         self.priorities: Mapping[FiveTuple, int] = {}
-        """Of flows that a policy ranks, 0 first; another object whenever it has changed. Hosts queue by it."""
+        """Of flows that a policy ranks, 0 first. Hosts queue by it."""
+        self.priorities_watchers: list[Callable[[Mapping[FiveTuple, int]], None]] = []
         # A restarted controller must not take an entry of its former life for one of its own.
         self._cookies = itertools.count(secrets.randbits(16) << 32)
 
@@ -194,6 +195,13 @@ class FlowRecords:
         return self._at.get(dpid, {}).get(number)
 
     # --- changes ---
+
+    def prioritize(self, priorities: Mapping[FiveTuple, int]) -> None:
+        """Have flows these priorities from now on; whoever watches is told of a change."""
+        if priorities != self.priorities:
+            self.priorities = priorities
+            for changed in self.priorities_watchers:
+                changed(priorities)
 
     def open(self, five_tuple: FiveTuple) -> FlowRecord:
         """The record of a flow, made if there is none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,7 +46,10 @@ class RecordsInMemory(dict[FiveTuple, FlowRecord]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.priorities: dict[FiveTuple, int] = {}
+        self.priorities: Mapping[FiveTuple, int] = {}
+
+    def prioritize(self, priorities: Mapping[FiveTuple, int]) -> None:
+        self.priorities = priorities
 
     def claim_of(self, five_tuple: FiveTuple, claimant: Claimant) -> Claim | None:
         return self[five_tuple].claims.get(claimant) if five_tuple in self else None
