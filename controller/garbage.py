@@ -7,10 +7,13 @@ that was made since: for 50 ms, which nobody may be held up.
 import gc
 import time
 
+from speedwell.controller.loops import Loops
+
 PAUSE_SECONDS = 0.05
 """What was made meanwhile is looked through within a millisecond or two."""
 FULL_SECONDS, FULL_GROWTH = 600.0, 1.5
 """Once in so long all is looked through, a tenth of a second or more, if it is by this much more than last time."""
+PATIENCE_SECONDS = 30.0
 
 
 class Garbage:
@@ -34,3 +37,8 @@ class Garbage:
         gc.collect()
         gc.freeze()
         self._kept, self._due_at = gc.get_freeze_count(), time.monotonic() + FULL_SECONDS
+
+
+def collect_for_ever(loops: Loops) -> None:
+    """Have a `Garbage` collect from now on."""
+    loops.run("garbage", Garbage().collect, every_seconds=PAUSE_SECONDS, patience_seconds=PATIENCE_SECONDS)

@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 import click
 
 from speedwell.controller.errors import InvalidSettings
-from speedwell.controller.garbage import PAUSE_SECONDS, Garbage
 from speedwell.controller.policy_options import PolicyOption, policy_path_option
 from speedwell.controller.settings import Settings, load_settings
 from speedwell.fs import command_line, systemd, tracing
@@ -89,7 +88,8 @@ def _run(settings: Settings) -> None:
 
     stop = _stop_signal()
     controller = Controller(settings, _applications(settings))
-    set_interpreter()
+    controller.begin_collecting_garbage()
+    sys.setswitchinterval(THREAD_TURN_SECONDS)
     systemd.ready(f"ready openflow={controller.openflow_address} rest={controller.rest_address}")
     _tell_watchdog()
     stop.wait()
@@ -99,12 +99,6 @@ def _run(settings: Settings) -> None:
     sys.stderr.flush()
     # Green threads that are stuck in a system call must not keep the process.
     os._exit(0)
-
-
-def set_interpreter() -> None:
-    """Once everything is made that stays: how Python looks for garbage, and how threads take turns."""
-    _collect(Garbage())
-    sys.setswitchinterval(THREAD_TURN_SECONDS)
 
 
 def _applications(settings: Settings) -> list[str]:
@@ -122,13 +116,6 @@ def _patch() -> None:
 
     eventlet.monkey_patch(thread=False)
     import speedwell.controller.application  # noqa: F401  (it makes Ryu importable)
-
-
-def _collect(garbage: Garbage) -> None:
-    import eventlet
-
-    garbage.collect()
-    eventlet.spawn_after(PAUSE_SECONDS, _collect, garbage)
 
 
 def _tell_watchdog() -> None:

@@ -18,6 +18,7 @@ from speedwell.controller.application import Application, AppManager
 from speedwell.controller.counters.measurements import Measurements
 from speedwell.controller.election import Election
 from speedwell.controller.errors import InvalidApplication
+from speedwell.controller.garbage import collect_for_ever
 from speedwell.controller.leadership import Leadership
 from speedwell.controller.loops import Loops
 from speedwell.controller.rest import RestApplication
@@ -78,6 +79,10 @@ class Controller:
             raise AddressTaken(f"cannot serve REST at {where}: {os.strerror(error.errno or 0)}") from error
         self.rest_address = _address(self._services.get(RestApi).address)
         self._election = Election(settings, self._leadership, self._loops) if settings.etcd else None
+
+    def begin_collecting_garbage(self) -> None:
+        """Once everything is made that stays."""
+        collect_for_ever(self._loops)
 
     def stop(self, timeout_seconds: float) -> None:
         """Stop the applications, for at most so long. What is in the switches stays there and goes on working."""
