@@ -148,10 +148,10 @@ class Channel:
             message.traceparent = traceparent
         frame = encode(message)
         if self.is_local:
-            self._held += frame
-            if not more:
-                self.send_bytes([])
-            return
+            frame, self._held = self._held + frame, b""
+            if more:
+                self._held = frame
+                return
         try:
             self._send_frame(frame, more)
         except OSError as error:

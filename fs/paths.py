@@ -8,6 +8,7 @@ resolved, because what they mean depends on links that only the mount knows.
 """
 
 import os
+import re
 
 from speedwell.fs.errors import InvalidName, NameTooLong
 
@@ -17,6 +18,7 @@ ROOT = b"/"
 
 _INODE_PREFIX = b"/\0"
 """No name has a NUL: what follows is the number of an inode."""
+_BESIDE_INODE = re.compile(rb"/\0[0-9]{1,20}(?:/[^/\0]{1,255})?")    # what most requests of a mount name
 
 
 def display(path: bytes) -> str:
@@ -24,7 +26,8 @@ def display(path: bytes) -> str:
     text = path.decode("utf-8", "backslashreplace")
     if path.startswith(_INODE_PREFIX):
         text = f"inode {text[2:]}"
-    text = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+    if not text.isprintable():
+        text = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
     return text if len(text) <= 200 else f"{text[:100]}...{text[-80:]}"
 
 
@@ -34,7 +37,7 @@ def normalise(path: str | bytes, field: str = "path") -> bytes:
     Raises InvalidName or NameTooLong, with `field` in the message.
     """
     raw = os.fsencode(path) if isinstance(path, str) else bytes(path)
-    if is_inode(raw):
+    if _BESIDE_INODE.fullmatch(raw) and not raw.endswith((b"/.", b"/..")):
         return raw
     if not raw.startswith(b"/"):
         raise InvalidName(f"{field}: {display(raw)!r} is not absolute (it must begin with /)")

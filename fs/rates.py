@@ -29,11 +29,12 @@ class Rates:
         """Take note of one more; returns in how many seconds it is within the rate."""
         with self._lock:
             left = self._now_left(source, now) - 1
-            self._left[source] = max(left, -self._per_second * self._longest_seconds), now
+            wait_seconds = 0.0 if left >= 0 else min(-left / self._per_second, self._longest_seconds)
+            self._left[source] = left if left >= 0 else -wait_seconds * self._per_second, now
             self._left.move_to_end(source)
             if len(self._left) > MOST_SOURCES:
                 self._left.popitem(last=False)
-        return min(max(0.0, -left / self._per_second), self._longest_seconds)
+        return wait_seconds
 
     def wait(self, source: str, now: float) -> float:
         """In how many seconds one more would be within the rate."""
@@ -42,7 +43,8 @@ class Rates:
 
     def _now_left(self, source: str, now: float) -> float:
         left, since = self._left.get(source, (self._burst, now))
-        return min(self._burst, left + (now - since) * self._per_second)
+        left += (now - since) * self._per_second
+        return left if left < self._burst else self._burst
 
 
 def of_refused() -> Rates:

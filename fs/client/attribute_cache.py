@@ -82,8 +82,9 @@ class AttributeCache:
         """This client changed `path`; `attributes` are those after the change, None if it is gone or they
         are not known."""
         with self._lock:
-            self._note_change(_key(path))
-            if not paths.is_inode(path):
+            key = _key(path)
+            self._note_change(key)
+            if isinstance(key, bytes):
                 self._note_change(_key(paths.parent(path)))
             self._drop(path)
             if attributes is not None:
@@ -131,8 +132,9 @@ class AttributeCache:
 
     def _find(self, path: bytes) -> tuple[Attributes, float] | None:
         """The attributes, and until when they and the name may be told."""
-        if paths.is_inode(path):
-            return self._inodes.get(int(_key(path)))
+        key = _key(path)
+        if isinstance(key, int):
+            return self._inodes.get(key)
         name = self._names.get(path)
         found = None if name is None else self._inodes.get(name[0])
         return None if name is None or found is None else (found[0], min(name[1], found[1]))
@@ -153,8 +155,9 @@ class AttributeCache:
                 kept.popitem(last=False)
 
     def _drop(self, path: bytes) -> None:
-        if paths.is_inode(path):
-            self._inodes.pop(int(_key(path)), None)
+        key = _key(path)
+        if isinstance(key, int):
+            self._inodes.pop(key, None)
         elif path in self._names:
             self._inodes.pop(self._names.pop(path)[0], None)
 
@@ -174,5 +177,4 @@ class AttributeCache:
 
 
 def _key(path: bytes) -> bytes | int:
-    number = paths.inode_number(path) if paths.is_inode(path) else None
-    return path if number is None else number
+    return int(path[2:]) if paths.is_inode(path) else path

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from functools import cache
 
 from prometheus_client import Counter, Summary
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -34,6 +35,7 @@ class MeasuredRequests(Requests):
                                registry=None)
         self.refused = Counter("speedwell_nameserver_refused", "Requests that ended in an error, by its name.",
                                ["request", "error"], registry=None)
+        self._refused = cache(self.refused.labels)
         self._seconds = {name: self.seconds.labels(name) for name in (*self.names, "unknown")}
 
     def pace(self, who: str) -> float:
@@ -48,7 +50,7 @@ class MeasuredRequests(Requests):
         try:
             return super().answer(name, data, sender)
         except SpeedwellError as error:
-            self.refused.labels(known, type(error).__name__).inc()
+            self._refused(known, type(error).__name__).inc()
             raise
         finally:
             self._seconds[known].observe(time.perf_counter() - began)

@@ -2,11 +2,10 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A dataserver that may take a new file: alive, with space."""
 
     number: int

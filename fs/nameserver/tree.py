@@ -22,13 +22,15 @@ from speedwell.fs.store import Batch, Store, end_of_prefix
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a path leads: the directory that holds its last name, and what is there (None: nothing)."""
+    """Where a path leads: the directory that holds its last name, and what is there (None: nothing). `directory` is
+    that directory's record, if it was read."""
 
     path: bytes
     name: bytes
     parent: int
     inode: int | None
     kind: int | None
+    directory: InodeRecord | None = None
 
 
 class Tree:
@@ -120,17 +122,18 @@ class Tree:
         """Raises NoSuchFile or NotADirectory if a directory on the way is missing or none, InvalidName for an inode
         without a name."""
         names = paths.components(path)
-        parent = paths.inode_number(path)
+        parent, record = paths.inode_number(path), None
         if parent is None:
             parent = ROOT_INODE
         elif names:
-            self._require_directory(path, parent)
+            record = self._directory(path, parent)
         if not names:
             if parent != ROOT_INODE:
                 raise InvalidName(f"{paths.display(path)} has no name")
             return Place(path, b"", ROOT_INODE, ROOT_INODE, DIRECTORY)
         name = names.pop()
         get = self._store.get
+        record = None if names else record
         for depth, directory in enumerate(names):
             value = get(records.dentry_key(parent, directory))
             if value is None:
@@ -141,9 +144,9 @@ class Tree:
                     f"{paths.display(b'/' + b'/'.join(names[:depth + 1]))} is not a directory")
         value = get(records.dentry_key(parent, name))
         kind_, inode = records.decode_dentry(value) if value is not None else (None, None)
-        return Place(path, name, parent, inode, kind_)
+        return Place(path, name, parent, inode, kind_, record)
 
-    def _require_directory(self, path: bytes, number: int) -> None:
+    def _directory(self, path: bytes, number: int) -> InodeRecord:
         """Raises NoSuchFile (also for one in the trash), NotADirectory."""
         value = self._store.get(records.inode_key(number))
         if value is None:
@@ -153,6 +156,7 @@ class Tree:
             raise NotADirectory(f"{paths.display(path)} is not in a directory")
         if not directory.link_count:
             raise NoSuchFile(f"{paths.display(path)}: the directory was removed")
+        return directory
 
     def _way_up(self, directory: int) -> Iterator[int]:
         """A directory and those around it, the root last."""
@@ -235,7 +239,7 @@ class Tree:
         """Write a new inode and its name, with what is in `batch` already. In a directory with the setgid bit it
         belongs to the directory's group (a directory gets the bit too), as on Linux. What is made, with a `umask`,
         gets the directory's default access control list."""
-        directory = records.parse_inode(place.parent, self.record(place.parent))
+        directory = place.directory or records.parse_inode(place.parent, self.record(place.parent))
         self._put_at(inode, place)
         if directory.mode & stat.S_ISGID:
             inode.gid = directory.gid
