@@ -40,6 +40,7 @@ CHOSEN = {
     "queues": "three with MinCOF, eight priorities with coflow-plus and Sincronia, on links between switches; rows "
               "'queues at hosts too' assume the same on hosts' own links, which the others share fairly",
     "Varys": "rates are enforced at the hosts at once, without the overhead that the paper's testbed had",
+    "Aalo": "ten queues that share hosts' links by the weights 10 to 1; its paper asks for falling ones",
     "meters": "TCP gets all of a metered rate; the paper's imitation with tc did not",
     "decisions": "MinCOF at arrivals and completions of coflows, as in its paper; coflow-plus a second later too, as "
                  "reports come; the others so and at the end of each flow",

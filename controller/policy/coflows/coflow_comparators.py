@@ -8,8 +8,10 @@ its paper says or oftener, and at no fewer occasions than coflow-plus.
   has it (`coflow_kernels.scaled`), and what is left goes flow by flow. Hosts enforce the rates; the network between
   them is taken to be without limits, and the path is left to ECMP. Varys' guard against starvation, a share of time
   for all, is left out, as in its own simulator.
-* `Aalo` (Chowdhury and Stoica, SIGCOMM 2015): sizes are not known. Coflows are in queues by what they have sent
-  (D-CLAS); a queue comes before the next, first come, first served within. ECMP.
+* `Aalo` (Chowdhury and Stoica, SIGCOMM 2015): sizes are not known. Coflows are in ten queues by what they have sent
+  (D-CLAS); queues share each port by weights, so that none starves, and what one leaves goes to the first that can
+  use it. Within a queue first come, first served, within a coflow max-min fair. ECMP. The paper asks for falling
+  weights; here the first queue has ten, the last one.
 * `Sincronia` (Agarwal et al., SIGCOMM 2018): the order of `bssi`, which is within four times the best, enforced by
   priorities alone: no rates. The eight classes of traffic go to the first seven coflows and to all others. ECMP.
 * `Tailor` (Jiang et al., ICCCN 2016): fair sharing, but a new coflow's slowest flow is moved to the path on which it
@@ -21,7 +23,8 @@ its paper says or oftener, and at no fewer occasions than coflow-plus.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -80,6 +83,27 @@ class LiveArrays:
         kernels.scaled(order, self.first, self.count, self.rows, self.links, self.left, self.free, self.whole,
                        self.load, self.rates)
 
+    def fill(self, order: Integers) -> None:
+        """In order, each coflow takes all that it can use."""
+        kernels.fill(order, self.first, self.count, self.rows, self.links, self.left, self.free, self.whole,
+                     self.load, self.rates)
+
+    def fill_by_weight(self, queues: Mapping[int, Integers], number: int) -> None:
+        """Each queue's coflows, in order, take what they can use of its part of every link: queue 0 weighs `number`,
+        each one less than that before it, and those with flows on a link share it."""
+        whole, shares = self.free, {}
+        for queue, order in queues.items():
+            users = np.repeat(np.isin(self.all, order), self.count) & (self.left > 0)
+            shares[queue] = np.where(np.isin(np.arange(len(whole)), self.links[users]), number - queue, 0.0)
+        weights = np.maximum(sum(shares.values()), 1.0)
+        left = whole.copy()
+        for queue, order in queues.items():
+            self.free = whole * shares[queue] / weights
+            left -= self.free
+            self.fill(order)
+            left += self.free
+        self.free = left
+
     def backfill(self, order: Integers) -> None:
         """In order, each flow gets all that its links have left; the flows are told the rates that they have then."""
         kernels.backfill(order, self.first, self.count, self.rows, self.links, self.free, self.whole, self.rates)
@@ -118,24 +142,29 @@ class Varys(_HostLinksOnly):
 
 
 class Aalo(_HostLinksOnly):
-    """`first_limit_bytes` and `factor` are Aalo's own: 10 MB, then ten times as much for each queue."""
-
-    def __init__(self, network: Network, first_limit_bytes: float = 10e6, factor: float = 10.0) -> None:
+    def __init__(self, network: Network, first_limit_bytes: float = 10e6, factor: float = 10.0, queues: int = 10,
+                 strict: bool = False) -> None:
+        """10 MB in the first queue, then ten times as much in each of ten, are Aalo's own values. `strict`: a queue
+        goes before the next instead of sharing with it, as in coflowsim."""
         super().__init__(network)
         self._first_limit_bits, self._factor = first_limit_bytes * 8, factor
+        self._queues, self._strict = queues, strict
 
     def _decide(self, now: float) -> list[LiveCoflow]:
         ordered = sorted(self._by_age(), key=lambda coflow: self._queue(coflow, now))
         arrays = LiveArrays(ordered, self._network, now)
         arrays.left[:] = [not flow.is_stranded for flow in arrays.flows]    # sizes are not known: all alike
-        arrays.scaled(arrays.all)
+        if not self._strict:
+            arrays.fill_by_weight({queue: np.array([number for number, _ in rows]) for queue, rows in groupby(
+                enumerate(ordered), key=lambda row: self._queue(row[1], now))}, self._queues)
+        arrays.fill(arrays.all)
         arrays.backfill(arrays.all)
         return ordered
 
     def _queue(self, coflow: LiveCoflow, now: float) -> int:
         sent_bits = coflow.size_bits - sum(flow.remaining_bits(now) for flow in coflow.flows.values())
         limit_bits, queue = self._first_limit_bits, 0
-        while sent_bits > limit_bits and queue < PRIORITIES - 1:
+        while sent_bits > limit_bits and queue < self._queues - 1:
             limit_bits *= self._factor
             queue += 1
         return queue

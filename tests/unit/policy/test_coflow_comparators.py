@@ -37,7 +37,7 @@ def test_varys_serves_the_smallest_bottleneck_and_gives_the_rest_away() -> None:
 
 
 def test_aalo_puts_coflows_that_have_sent_much_behind_without_knowing_sizes() -> None:
-    scheduler = Aalo(switch(), first_limit_bytes=1e6)
+    scheduler = Aalo(switch(), first_limit_bytes=1e6, strict=True)
     scheduler.coflow_arrived(coflow("old", ("a", "c", 80)), 0)
     assert scheduler.coflow_arrived(coflow("b", ("a", "d", 80), at=1), 1).order == ("old", "b")
     scheduler.progress("old.1", 5e6, 5)
@@ -45,6 +45,23 @@ def test_aalo_puts_coflows_that_have_sent_much_behind_without_knowing_sizes() ->
     schedule = scheduler.coflow_arrived(coflow("new", ("b", "d", 80), at=5), 5)
     assert schedule.order == ("b", "new", "old")
     assert schedule.assignments["b.1"].rate_bps == pytest.approx(MBIT)
+
+
+def test_aalos_queues_share_a_port_by_weights_so_that_none_starves() -> None:
+    """Ten for the first queue, nine for the second; within one, who came first."""
+    scheduler = Aalo(switch(), first_limit_bytes=1e6)
+    scheduler.coflow_arrived(coflow("old", ("a", "c", 80), ("b", "d", 80)), 0)
+    for flow in ("old.1", "old.2"):
+        scheduler.progress(flow, 5e6, 5)
+    schedule = scheduler.coflow_arrived(coflow("new", ("a", "d", 80), at=5), 5)
+
+    assert schedule.order == ("new", "old")
+    assert {flow_id: own.rate_bps for flow_id, own in schedule.assignments.items()} == pytest.approx(
+        {"new.1": MBIT * 10 / 19, "old.1": MBIT * 9 / 19, "old.2": MBIT * 9 / 19})
+    second = scheduler.coflow_arrived(coflow("third", ("a", "d", 80), at=6), 6)
+    assert second.order == ("new", "third", "old")
+    assert second.assignments["third.1"].rate_bps == 0.0
+    assert second.assignments["old.1"].rate_bps > 0
 
 
 def test_sincronia_orders_by_what_delays_the_others_least_and_ranks_the_first_seven() -> None:
