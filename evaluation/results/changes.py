@@ -12,6 +12,8 @@ from speedwell.sim.errors import InvalidSetting
 
 LEAST_CHANGE = 0.01
 """Where the earlier run had too few seeds for an interval, what differs by more has changed."""
+ROUNDING = 1e-6
+"""Runs that are alike have intervals of no length."""
 KEY = ("panel", "point", "method")
 NUMBERS = ("_value", "_low", "_high")
 
@@ -69,6 +71,8 @@ def _changes(earlier: dict[tuple[str, ...], dict[str, str]],
 def _has_left(was: dict[str, str], name: str, value: str) -> bool:
     if not was[name] or not value:
         return was[name] != value
+    if math.isclose(float(was[name]), float(value), rel_tol=ROUNDING):
+        return False
     if interval := _interval(was, name):
         return not interval[0] <= float(value) <= interval[1]
     return not math.isclose(float(was[name]), float(value), rel_tol=LEAST_CHANGE)

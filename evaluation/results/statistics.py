@@ -53,7 +53,8 @@ def ratio_estimate(numerators: Sequence[float], denominators: Sequence[float]) -
         return Estimate(a / b, -math.inf, math.inf)
     middle = a * b - t_squared * v_ab
     root = math.sqrt(max(middle**2 - divisor * (a * a - t_squared * v_a), 0.0))
-    return Estimate(a / b, (middle - root) / divisor, (middle + root) / divisor)
+    # of runs that are alike, rounding leaves the value outside
+    return Estimate(a / b, min((middle - root) / divisor, a / b), max((middle + root) / divisor, a / b))
 
 
 def _t(runs: int) -> float:

@@ -63,3 +63,10 @@ def test_ratios_are_to_the_base_method_and_to_the_base_point_of_the_same_seeds()
     assert b.ratios["mean_seconds"] == pytest.approx((3.0, 3.0, 3.0))
     assert b16.growth["mean_seconds"] == pytest.approx((2.0, 2.0, 2.0))
     assert (b16.ratios, b.growth) == ({}, {})
+
+
+def test_rounding_leaves_no_ratio_of_like_runs_outside_its_interval() -> None:
+    estimate = ratio_estimate(
+        [15.961678870625347, 12.815904613628605, 40.99151890032944, 21.481019580687047, 25.978269808591893],
+        [15.961678870625347, 12.815904613628614, 40.99151890032944, 21.481019580687047, 25.9782698085919])
+    assert estimate.low <= estimate.value <= estimate.high
