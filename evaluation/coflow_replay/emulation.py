@@ -28,7 +28,7 @@ def figure(name: str, experiment: Experiment, choices: Choices, wanted: Emulatio
     if wanted.reads:
         raise click.UsageError("--reads is of no use to coflows", click.get_current_context())
     scale = CoflowScale((wanted.host_mbps or HOST_MBPS) * 1e6, wanted.slowdown or 1.0)
-    tasks = emulated_tasks(experiment, choices, wanted.runs or 1)
+    tasks = emulated_tasks(experiment, choices, wanted.runs or 1, wanted.coflows)
     results_file = output.open(experiment.manifest(name, "emulate", choices, tasks) | manifest(scale))
     failures: list[str] = []
     try:

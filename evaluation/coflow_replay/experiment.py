@@ -28,6 +28,7 @@ from speedwell.evaluation.coflow_replay.replay import (
 from speedwell.evaluation.experiment import Choices, Experiment
 from speedwell.evaluation.papers.mincof import LINK_BPS, METHODS, CoflowTask, fabric_of, run_task
 from speedwell.evaluation.results.results_file import ResultsFile
+from speedwell.evaluation.results.statistics import ratio_estimate
 from speedwell.sim.coflow_bound import least_mean_seconds
 from speedwell.sim.coflow_workload import generate
 from speedwell.sim.fabric_network import network_of
@@ -56,19 +57,19 @@ class CoflowScale:
         return self.host_bps / LINK_BPS * self.slowdown
 
 
-def emulated_tasks(figure: Experiment, choices: Choices, runs: int) -> list[CoflowTask]:
-    """The runs of a figure for the methods that are played. Hosts have no queues there."""
+def emulated_tasks(figure: Experiment, choices: Choices, runs: int, coflows: int | None = None) -> list[CoflowTask]:
+    """The runs of a figure, each of so many `coflows`, for the methods that are played: hosts have no queues."""
     methods = tuple(method for method in METHODS if method.policy in EMULATED and not method.hosts_sliced)
     chosen = replace(figure, methods=methods, runs=runs, quick_runs=runs).tasks(choices)
-    return [_quicker(task) if choices.quick else task for task in chosen]
+    return [_played(task, choices.quick, coflows) for task in chosen]
 
 
-def _quicker(task: CoflowTask) -> CoflowTask:
-    workload = task.point.workload
+def _played(task: CoflowTask, quick: bool, coflows: int | None) -> CoflowTask:
+    workload, intervals = task.point.workload, QUICK_INTERVALS if quick else 1.0
     return replace(task, point=replace(task.point, workload=replace(
-        workload, coflows=QUICK_COFLOWS,
-        interval_mean_seconds=QUICK_INTERVALS * workload.interval_mean_seconds,
-        interval_deviation_seconds=QUICK_INTERVALS * workload.interval_deviation_seconds)))
+        workload, coflows=coflows or (QUICK_COFLOWS if quick else workload.coflows),
+        interval_mean_seconds=intervals * workload.interval_mean_seconds,
+        interval_deviation_seconds=intervals * workload.interval_deviation_seconds)))
 
 
 def run_emulated(chosen: Sequence[CoflowTask], scale: CoflowScale, results: ResultsFile,
@@ -144,10 +145,13 @@ def simulated_table(results: Sequence[dict[str, Any]]) -> Table:
     columns = ("point", "method", "mean, s", "simulated, s", "/ simulated", "slowest coflow, s")
     rows = []
     for names, runs in _groups(results).items():
-        mean, simulated = (fmean(run[name] for run in runs) for name in ("mean_seconds", "simulated_seconds"))
-        rows.append((*names, f"{mean:.2f}", f"{simulated:.2f}", f"{mean / simulated:.2f}",
+        means, simulated = ([run[name] for run in runs] for name in ("mean_seconds", "simulated_seconds"))
+        ratio = ratio_estimate(means, simulated).of_positive()
+        interval = f" [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio.has_interval else ""
+        rows.append((*names, f"{fmean(means):.2f}", f"{fmean(simulated):.2f}", f"{ratio.value:.2f}{interval}",
                      f"{max(max(run['seconds']) for run in runs):.1f}"))
-    return Table("Beside the simulator", columns, rows, columns[2:])
+    return Table("Beside the simulator", columns, rows, columns[2:],
+                 "In brackets the 95 % confidence interval of the ratio over runs (Fieller's theorem).")
 
 
 def _groups(results: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from speedwell.evaluation.experiment import Choices, Experiment
 
 ALL = "all"
+_WITH_EMULATE = "--runs, --reads, --coflows, --host-mbps and --slowdown go with --emulate"
 
 
 class ExperimentName(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
@@ -84,6 +85,8 @@ def _print_list(context: click.Context, option: click.Parameter, wanted: bool) -
               "[default: 3; quick and coflows: 1]")
 @click.option("--reads", type=click.IntRange(10, 100_000), help="With --emulate: reads of a run.  "
               "[default: 600; quick: 100]")
+@click.option("--coflows", type=click.IntRange(2, 1000), help="With --emulate: coflows of a run.  "
+              "[default: 64; quick: 8]")
 @click.option("--host-mbps", type=Number(1, 1000), help="With --emulate: rate of a host's link; files "
               "shrink with it.  [default: 8; coflows: 20; writes: 40]")
 @click.option("--slowdown", type=Number(1, 20), help="With --emulate: files grow by it and come so much "
@@ -96,8 +99,9 @@ def _print_list(context: click.Context, option: click.Parameter, wanted: bool) -
 @existing_options
 @click.option("--scheduler", metavar="ADDRESS", help="Run on the workers of this Dask scheduler, not on all cores.")
 def experiment(name: str, simulate: bool, quick: bool, policies: tuple[str, ...], trace: Path | None, seed: int,
-               runs: int | None, reads: int | None, host_mbps: float | None, slowdown: float | None,
-               output: Path | None, against: Path | None, resume: bool, force: bool, scheduler: str | None) -> None:
+               runs: int | None, reads: int | None, coflows: int | None, host_mbps: float | None,
+               slowdown: float | None, output: Path | None, against: Path | None, resume: bool, force: bool,
+               scheduler: str | None) -> None:
     """Re-run an evaluation of the papers.
 
     EXPERIMENT is one of those that --list shows, such as mayflower-fig4, mincof-width, sinbad-write, xco-incast or
@@ -111,7 +115,7 @@ def experiment(name: str, simulate: bool, quick: bool, policies: tuple[str, ...]
     from speedwell.evaluation.experiment import Choices, named
     from speedwell.sim.errors import SimulationError
 
-    choices, wanted = Choices(quick, seed, policies, trace), Emulation(runs, reads, host_mbps, slowdown)
+    choices, wanted = Choices(quick, seed, policies, trace), Emulation(runs, reads, coflows, host_mbps, slowdown)
     try:
         if name == ALL:
             _check_all(choices, wanted, simulate, scheduler)
@@ -143,7 +147,7 @@ def _check(name: str, found: Experiment, choices: Choices, wanted: Emulation, si
         (choices.policies and found.method_of is None, "--policy does not go with metaflow experiments and together"),
         (emulate and found.emulation is None, f"{name} runs in the simulator only"),
         (emulate and choices.trace is not None, "--trace does not go with --emulate"),
-        (not emulate and wanted != Emulation(), "--runs, --reads, --host-mbps and --slowdown go with --emulate"),
+        (not emulate and wanted != Emulation(), _WITH_EMULATE),
         (emulate and scheduler is not None, f"{name} runs on this machine only, without --scheduler"),
         (emulate and choices.policies, "--policy does not go with --emulate"))
 
@@ -151,8 +155,8 @@ def _check(name: str, found: Experiment, choices: Choices, wanted: Emulation, si
 def _check_all(choices: Choices, wanted: Emulation, simulate: bool, scheduler: str | None) -> None:
     _refuse(
         (choices.policies, "--policy goes with one experiment, not with all"),
-        (simulate and wanted != Emulation(), "--runs, --reads, --host-mbps and --slowdown go with --emulate"),
-        (wanted.reads, "--reads goes with one experiment, not with all: it is of no use to coflows"),
+        (simulate and wanted != Emulation(), _WITH_EMULATE),
+        (wanted.reads or wanted.coflows, "--reads and --coflows go with one experiment, not with all"),
         (not simulate and choices.trace is not None, "--trace does not go with --emulate"),
         (not simulate and scheduler is not None, "--scheduler does not go with --emulate"))
 

@@ -70,6 +70,8 @@ def agreement(name: str, experiment: Experiment, choices: Choices, wanted: Emula
 def _played(name: str, experiment: Experiment, choices: Choices, wanted: Emulation, output: Output,
             system_of: Callable[[Progress], System],
             slowdown: float = 1.0) -> tuple[list[Task], Scale, list[dict[str, Any]]]:
+    if wanted.coflows:
+        raise click.UsageError("--coflows is of no use to reads", click.get_current_context())
     if choices.quick and wanted.slowdown is not None:
         raise click.UsageError("--slowdown does not go with --quick, which makes files smaller",
                                click.get_current_context())

@@ -101,8 +101,9 @@ def _play(events: Sequence[Event], system: Speedwell, task: WriteTrace,
 
 def figure(name: str, experiment: Experiment, choices: Choices, wanted: Emulation, output: Output) -> None:
     """Times of writes by the method that places them."""
-    if wanted.reads or wanted.slowdown:
-        raise click.UsageError("--reads and --slowdown are of no use to writes", click.get_current_context())
+    if wanted.reads or wanted.coflows or wanted.slowdown:
+        raise click.UsageError("--reads, --coflows and --slowdown are of no use to writes",
+                               click.get_current_context())
     runs, writes = wanted.runs or (QUICK_RUNS if choices.quick else RUNS), QUICK_WRITES if choices.quick else WRITES
     tasks = [WriteTrace(method, choices.seed + run, writes, (wanted.host_mbps or HOST_MBPS) * 1e6)
              for method in METHODS for run in range(runs)]

@@ -50,6 +50,8 @@ def test_a_quick_run_has_few_coflows_that_come_soon() -> None:
     assert quick.point.workload.coflows == QUICK_COFLOWS < whole.point.workload.coflows
     assert quick.point.workload.interval_mean_seconds < whole.point.workload.interval_mean_seconds
     assert quick.point.workload.file_bytes == whole.point.workload.file_bytes
+    assert {task.point.workload.coflows for is_quick in (False, True)
+            for task in emulated_tasks(EXPERIMENTS["mincof-size"], Choices(is_quick), 1, 16)} == {16}
 
 
 def test_a_run_that_fails_does_not_keep_the_others_from_being_made(

@@ -136,7 +136,7 @@ def test_a_policy_that_is_compared_anyway_is_run_once() -> None:
 @pytest.mark.parametrize(("arguments", "why"), [
     (["all", "--policy", "xco"], "--policy goes with one experiment"),
     (["all", "--runs", "2"], "go with --emulate"),
-    (["all", "--emulate", "--reads", "50"], "--reads goes with one experiment"),
+    (["all", "--emulate", "--reads", "50"], "--reads and --coflows go with one"),
     (["all", "--emulate", "--trace", __file__], "--trace does not go with --emulate"),
     (["all", "--emulate", "--scheduler", "h:1"], "--scheduler does not go with --emulate"),
     (["sinbad-busiest", "--trace", __file__], "sinbad-busiest plays no trace"),
