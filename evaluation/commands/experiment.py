@@ -80,7 +80,7 @@ def _print_list(context: click.Context, option: click.Parameter, wanted: bool) -
 @click.option("--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
               help="For sinbad experiments in the simulator: the coflow-benchmark trace whose jobs write.")
 @policy_path_option
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the first run.")
+@click.option("--seed", type=click.IntRange(0), help="Of the first run.  [default: 1; mincof: 101]")
 @click.option("--runs", type=click.IntRange(1, 10), help="With --emulate: runs of each method at each point.  "
               "[default: 3; quick and coflows: 1]")
 @click.option("--reads", type=click.IntRange(10, 100_000), help="With --emulate: reads of a run.  "
@@ -98,8 +98,8 @@ def _print_list(context: click.Context, option: click.Parameter, wanted: bool) -
               help="Say which values have left the intervals in DIR/EXPERIMENT.csv, the table.csv of an earlier run.")
 @existing_options
 @click.option("--scheduler", metavar="ADDRESS", help="Run on the workers of this Dask scheduler, not on all cores.")
-def experiment(name: str, simulate: bool, quick: bool, policies: tuple[str, ...], trace: Path | None, seed: int,
-               runs: int | None, reads: int | None, coflows: int | None, host_mbps: float | None,
+def experiment(name: str, simulate: bool, quick: bool, policies: tuple[str, ...], trace: Path | None,
+               seed: int | None, runs: int | None, reads: int | None, coflows: int | None, host_mbps: float | None,
                slowdown: float | None, output: Path | None, against: Path | None, resume: bool, force: bool,
                scheduler: str | None) -> None:
     """Re-run an evaluation of the papers.
@@ -115,11 +115,12 @@ def experiment(name: str, simulate: bool, quick: bool, policies: tuple[str, ...]
     from speedwell.evaluation.experiment import Choices, named
     from speedwell.sim.errors import SimulationError
 
-    choices, wanted = Choices(quick, seed, policies, trace), Emulation(runs, reads, coflows, host_mbps, slowdown)
+    choices, wanted = Choices(quick, policies=policies, trace=trace), Emulation(
+        runs, reads, coflows, host_mbps, slowdown)
     try:
         if name == ALL:
             _check_all(choices, wanted, simulate, scheduler)
-            _all(choices, wanted, simulate, output or Path("results"), against, resume, force, scheduler)
+            _all(choices, seed, wanted, simulate, output or Path("results"), against, resume, force, scheduler)
             return
         found = named(name)
         assert found is not None
@@ -127,11 +128,15 @@ def experiment(name: str, simulate: bool, quick: bool, policies: tuple[str, ...]
         if against is not None:
             _check_against([name], against)
         results = Output(output or Path("results") / _place(name, simulate), resume, force)
-        _run(name, found, choices, wanted, simulate, results, scheduler)
+        _run(name, found, _from_seed(found, choices, seed), wanted, simulate, results, scheduler)
         if against is not None:
             _compare([(name, results.directory)], against)
     except SimulationError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _from_seed(found: Experiment, choices: Choices, seed: int | None) -> Choices:
+    return replace(choices, seed=found.seed if seed is None else seed)
 
 
 def _place(name: str, simulate: bool) -> str:
@@ -197,8 +202,8 @@ def _run(name: str, found: Experiment, choices: Choices, wanted: Emulation, simu
     finish(found, results, output.directory, found.beside(name, results))
 
 
-def _all(choices: Choices, wanted: Emulation, simulate: bool, output: Path, against: Path | None, resume: bool,
-         force: bool, scheduler: str | None) -> None:
+def _all(choices: Choices, seed: int | None, wanted: Emulation, simulate: bool, output: Path, against: Path | None,
+         resume: bool, force: bool, scheduler: str | None) -> None:
     from speedwell.evaluation.experiment import all_experiments
     from speedwell.evaluation.results.page import write_page
 
@@ -214,7 +219,7 @@ def _all(choices: Choices, wanted: Emulation, simulate: bool, output: Path, agai
     done = []
     for name, results in places.items():
         found = all_experiments()[name]
-        own = replace(choices, trace=choices.trace if found.needs else None)
+        own = replace(_from_seed(found, choices, seed), trace=choices.trace if found.needs else None)
         _run(name, found, own, wanted, simulate, results, scheduler)
         if results.file.exists():       # it may lack Java
             done.append((name, results.directory))

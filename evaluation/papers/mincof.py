@@ -154,7 +154,7 @@ def _facts(tasks: Sequence[CoflowTask]) -> Mapping[str, object]:
             "link_bps": LINK_BPS, "enforcement": asdict(Enforcement())}
 
 
-_figure = partial(Experiment, base=BASE, normalised=True, methods=METHODS, task=_task, run=run_task,
+_figure = partial(Experiment, seed=101, base=BASE, normalised=True, methods=METHODS, task=_task, run=run_task,
                   method_of=method_of, facts=_facts, chosen=CHOSEN, bounds={"mean_seconds": "bound_seconds"},
                   emulation="speedwell.evaluation.coflow_replay.emulation:figure",
                   palette=tuple(method.name for method in METHODS))
