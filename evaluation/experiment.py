@@ -13,7 +13,7 @@ from speedwell.cluster.tables import Table
 from speedwell.evaluation.results.report import Layout
 from speedwell.sim.errors import InvalidSetting
 
-PAPERS = ("mayflower", "mincof", "sinbad", "sinbad_fabric", "xco", "metaflow", "together")
+PAPERS = ("mayflower", "mincof", "mincof_facebook", "sinbad", "sinbad_fabric", "xco", "metaflow", "together")
 """Modules of `evaluation.papers`. Each has its experiments in EXPERIMENTS, by names that begin with its own."""
 
 GROUP = "speedwell.experiments"

@@ -78,7 +78,7 @@ def _print_list(context: click.Context, option: click.Parameter, wanted: bool) -
               "{coflow}, for writes one of {placement}, for xco ones one of {timeslices}. May be repeated; in the "
               "simulator only.")
 @click.option("--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
-              help="For sinbad experiments in the simulator: the coflow-benchmark trace whose jobs write.")
+              help="For sinbad experiments and mincof-facebook in the simulator: a coflow-benchmark trace.")
 @policy_path_option
 @click.option("--seed", type=click.IntRange(0), help="Of the first run.  [default: 1; mincof: 101]")
 @click.option("--runs", type=click.IntRange(1, 10), help="With --emulate: runs of each method at each point.  "
@@ -148,7 +148,7 @@ def _check(name: str, found: Experiment, choices: Choices, wanted: Emulation, si
     emulate = not simulate or found.run is None
     _refuse(
         (choices.trace is not None and not found.needs,
-         f"{name} plays no trace: --trace goes with sinbad experiments, but for sinbad-busiest"),
+         f"{name} plays no trace: --trace goes with mincof-facebook and sinbad experiments, but for sinbad-busiest"),
         (choices.policies and found.method_of is None, "--policy does not go with metaflow experiments and together"),
         (emulate and found.emulation is None, f"{name} runs in the simulator only"),
         (emulate and choices.trace is not None, "--trace does not go with --emulate"),

@@ -135,7 +135,7 @@ def run_task(task: CoflowTask) -> dict[str, Any]:
     draw = Random(f"background {task.seed}")
     background = frozenset(coflow.id for coflow in coflows if draw.random() < task.point.background)
     counted = [coflow for coflow in coflows if coflow.id not in background] or coflows
-    simulation = CoflowSimulation(network, _scheduler(task.method.policy, network),
+    simulation = CoflowSimulation(network, scheduler(task.method.policy, network),
                                   Enforcement(sliced=task.method.sliced, hosts_sliced=task.method.hosts_sliced))
     times = simulation.run(coflows, background)
     seconds = [times[coflow.id] for coflow in counted]
@@ -144,9 +144,10 @@ def run_task(task: CoflowTask) -> dict[str, Any]:
             "moved_flows": simulation.moves, "decisions": simulation.decisions, "counted": len(counted)}
 
 
-def _scheduler(policy: str, network: Network) -> CoflowScheduler:
-    scheduler: CoflowScheduler = POLICIES.make(Kind.COFLOW, policy, network, THRESHOLD_BYTES)
-    return scheduler
+def scheduler(policy: str, network: Network) -> CoflowScheduler:
+    """Raises UnknownPolicy."""
+    made: CoflowScheduler = POLICIES.make(Kind.COFLOW, policy, network, THRESHOLD_BYTES)
+    return made
 
 
 def _facts(tasks: Sequence[CoflowTask]) -> Mapping[str, object]:
