@@ -20,8 +20,8 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.root
 
 LINK_BPS = 20e6
-SIZE_BYTES, CLIENT_PORT = 30_000_000, 40000
-IDLE_SECONDS = 4
+SIZE_BYTES, CLIENT_PORT = 20_000_000, 40000
+IDLE_SECONDS = 3
 SETTINGS = f"""
 queues = "mincof"
 coflow_host = "{MACHINE}"
