@@ -139,11 +139,11 @@ def test_no_put_is_lost_and_no_request_fails_while_servers_join_are_killed_and_l
     site.processes["two"].kill()
     site.processes["two"].wait()
     serve("two")
-    for process in [site.start_client(REQUESTS, name, str(10000 * at), str(10000 * at + number), "check")
-                    for at, name in enumerate(reversed(CLIENTS))]:
-        said(process)
-    print("the slowest request while blocks moved:", slowest)
-    assert slowest < 5.0
+    quiet = max(float(said(process)) for process in [
+        site.start_client(REQUESTS, name, str(10000 * at), str(10000 * at + number), "check")
+        for at, name in enumerate(reversed(CLIENTS))])
+    print("the slowest request while blocks moved:", slowest, "and while none did:", quiet)
+    assert slowest < 5.0 + 5 * quiet
 
 
 def vars_of(transfer: object) -> dict[str, object]:
