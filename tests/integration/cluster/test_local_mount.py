@@ -215,15 +215,18 @@ def readable(path: Path) -> bool:
 
 
 def test_a_mount_whose_servers_are_gone_for_good_says_so_and_can_be_taken_away(place, tmp_path):
-    """Each call ends 5 s after it began (docs/reference/mount-semantics.md)."""
+    """Each call ends 5 s after it began (docs/reference/mount-semantics.md), in one directory one after the other."""
     speedwell, directory, _ = place
     beside = tmp_path / "beside"
     speedwell.ok("mount", beside)
-    (beside / "file").write_bytes(b"content")
+    listed, stated, read, made = (beside / name for name in ("listed", "stated", "read", "made"))
+    for own in (listed, stated, read, made):
+        own.mkdir()
+        (own / "file").write_bytes(b"content")
     kill(directory, "supervisor", *(name for name in pids(directory) if name not in ("supervisor", "mount")))
     commands = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-                for command in (["ls", beside], ["ls", "-l", beside], ["cat", beside / "file"],
-                                ["touch", beside / "new"])]
+                for command in (["ls", listed], ["ls", "-l", stated], ["cat", read / "file"],
+                                ["touch", made / "new"])]
     for command in commands:
         _, error = command.communicate(timeout=60)
         assert command.returncode != 0 and "Input/output error" in error, command.args
