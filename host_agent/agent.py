@@ -16,7 +16,6 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from speedwell.coflow.report import TCP, Flow
 from speedwell.coflow.settings import SchedulerAddress
 from speedwell.host_agent import netlink
 from speedwell.host_agent.channel import (
@@ -25,33 +24,31 @@ from speedwell.host_agent.channel import (
     NONCE_BYTES,
     Backlog,
     Directive,
-    FlowClass,
     FlowClasses,
     Turns,
     Welcome,
 )
+from speedwell.host_agent.classes import Classes
 from speedwell.host_agent.connections import Senders, connections
 from speedwell.host_agent.errors import AgentError, KernelRefused
 from speedwell.host_agent.gate import Gate
 from speedwell.host_agent.guardian import MAX_SILENCE_SECONDS, Guardian
-from speedwell.host_agent.marks import Marks
 from speedwell.host_agent.netlink import NETLINK_SOCK_DIAG
-from speedwell.host_agent.paces import Paces
 from speedwell.host_agent.packet_queues import PacketQueues
 from speedwell.host_agent.session import AgentEnd
-from speedwell.host_agent.uplink import FIRST_QUEUE, Uplink, UplinkCounters, gate_rule, mark_of
+from speedwell.host_agent.uplink import FIRST_QUEUE, Uplink, UplinkCounters, gate_rule
 
 MAX_GATES = 64
 KEEP_SECONDS = 2.0
 """How long a destination's rule stays when its lease is over: iptables takes milliseconds."""
 LOOK_SECONDS, IDLE_LOOK_SECONDS = 0.02, 0.1
 """Between two looks at what is queued; and while nothing is, and nobody has turns."""
+WORTH_A_COUNT = 0.1
+"""Of a large flow's least bytes: the kernel walks through all connections of all hosts for each count."""
 SILENCE_SECONDS = 1.0
 """Without a word of the scheduler; then the agent registers anew."""
 SIGNS = 3
 """Of life that the agent gives in that time at least."""
-MARK_AGAIN_SECONDS, MARK_ATTEMPTS = 0.02, 50
-"""A connection that is not there yet may be about to begin."""
 GUARDIAN_SLICES = 2.0
 """Of silence, after which the guardian lets go what is held: less than a lease."""
 MAX_BEAT_SECONDS = 0.2
@@ -90,7 +87,6 @@ class Agent:
             self._queues.bind(FIRST_QUEUE)
         except KernelRefused as error:
             raise KernelRefused(f"{error}; perhaps another agent runs on this host") from None
-        self._marks = Marks()
         self._diagnostics = netlink.connect(NETLINK_SOCK_DIAG)
         self._diagnostics.settimeout(1.0)
         self._counters = UplinkCounters(uplink.interface)
@@ -103,13 +99,13 @@ class Agent:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="commands")
         self._doors: dict[str, _Door] = {}
         self._free_queues = list(range(FIRST_QUEUE + MAX_GATES, FIRST_QUEUE, -1))
-        self._unmarked: dict[Flow, tuple[int, int]] = {}
-        """Mark and attempts left of flows that have no connection yet."""
-        self._paces = Paces(self._worker, MARK_ATTEMPTS, partial(self._ended, "pacing"))
+        self._classes = Classes(self._worker, self._paced)
         self._heard_at = self._registered_at = self._signed_at = -inf
-        self._beaten_at = self._tried_marks_at = -inf
+        self._beaten_at = -inf
         self._looked_at = time.monotonic()
-        self._sent_bytes = self._dropped_packets = 0
+        self._dropped_packets = 0
+        self._counted_at_bytes = -inf
+        """What the uplink had sent when connections were counted last."""
         self._told: dict[str, Backlog] = {}
         self._is_stopped = False
         self._problem = ""
@@ -175,7 +171,8 @@ class Agent:
     def _turn(self, turned_at: float) -> float:
         due = self._due(time.monotonic())
         wait = max(0.0, due - time.monotonic())
-        readable, _, _ = select.select([self._queues.socket, self._channel, self._waking], [], [], min(wait, 60.0))
+        sockets = self._queues.socket, self._channel, self._classes.socket, self._waking
+        readable, _, _ = select.select(sockets, [], [], min(wait, 60.0))
         now = time.monotonic()
         self.counts["turns"] += 1
         if not readable:
@@ -189,12 +186,13 @@ class Agent:
         if self._queues.socket in readable:
             self._hold(now)
         self._release(now)
+        if self._classes.socket in readable:
+            self.counts["marks"] += self._classes.hear()
         if now - self._looked_at >= self._look_seconds:
             self._looked_at = now
             self._look(now)
             self._tidy(now)
-        if self._has_to_mark and now - self._tried_marks_at >= MARK_AGAIN_SECONDS:
-            self._mark_again(now)
+            self._classes.end_leases(now)
         if self._doors and now - self._beaten_at >= self._beat_seconds:
             self._beaten_at = now
             self._guardian.beat(self._silence_seconds)
@@ -202,8 +200,6 @@ class Agent:
 
     def _due(self, now: float) -> float:
         due = self._looked_at + self._look_seconds
-        if self._has_to_mark:
-            due = min(due, self._tried_marks_at + MARK_AGAIN_SECONDS)
         if self._doors:
             due = min(due, self._beaten_at + self._beat_seconds,
                       *(door.gate.next_change(now) for door in self._doors.values()))
@@ -213,10 +209,6 @@ class Agent:
     def _look_seconds(self) -> float:
         is_busy = self._doors or any(each.queued_bytes for each in self._told.values())
         return LOOK_SECONDS if is_busy else IDLE_LOOK_SECONDS
-
-    @property
-    def _has_to_mark(self) -> bool:
-        return bool(self._unmarked) or self._paces.is_waiting
 
     @property
     def _slice_seconds(self) -> float:
@@ -288,35 +280,14 @@ class Agent:
             self._beaten_at = -inf
             self._guardian.beat(0)
 
-    # --- classes and paces ---
-
-    def _classify(self, flows: tuple[FlowClass, ...], now: float) -> None:
-        for each in flows:
-            self._mark(each.flow, mark_of(each.priority), MARK_ATTEMPTS)
-            if each.flow.protocol == TCP:
-                self._paces.ask(each.flow, each.pacing_bps)
-        self.counts["paces"] += self._paces.attempt()
-        self._tried_marks_at = now
-
-    def _mark(self, flow: Flow, mark: int, attempts: int) -> None:
-        if self._marks.set(flow, mark):
-            self.counts["marks"] += 1
-            self._unmarked.pop(flow, None)
-        elif attempts:
-            self._unmarked[flow] = mark, attempts - 1
-        else:
-            self._unmarked.pop(flow, None)
-            self.counts["no_connection"] += 1
-
-    def _mark_again(self, now: float) -> None:
-        self._tried_marks_at = now
-        for flow, (mark, attempts) in list(self._unmarked.items()):
-            self._mark(flow, mark, attempts)
-        self.counts["paces"] += self._paces.attempt()
-
     def _ended(self, what: str, future: Future[Any]) -> None:
         if not future.cancelled() and (error := future.exception()):
             self._failed(what, error)
+
+    def _paced(self, future: Future[int]) -> None:
+        self._ended("pacing", future)
+        if not future.cancelled() and not future.exception():
+            self.counts["paces"] += future.result()
 
     # --- the channel ---
 
@@ -327,7 +298,7 @@ class Agent:
                 message = self._end.take(datagram)
                 match message:
                     case Welcome():
-                        self._signed_at = self._looked_at = -inf
+                        self._signed_at = self._looked_at = self._counted_at_bytes = -inf
                         self._told = {}
                         log.info("registered with the scheduler at %s:%d", *source)
                     case Directive():
@@ -336,7 +307,7 @@ class Agent:
                         for turns in message.turns:
                             self._direct(turns, arrived_at)
                     case FlowClasses():
-                        self._classify(message.flows, now)
+                        self.counts["marks"] += self._classes.tell(message.flows, now)
                 if message is not None:
                     self._heard_at = now
                     self.counts["directives"] += isinstance(message, Directive)
@@ -351,15 +322,15 @@ class Agent:
         if not self._end.is_registered:
             return
         sent_bytes = self._counters.sent_bytes()
-        is_moving = (sent_bytes != self._sent_bytes or self.held_bytes > 0
-                     or any(each.queued_bytes for each in self._told.values()))
-        self._sent_bytes = sent_bytes
+        moved_bytes = sent_bytes - self._counted_at_bytes
         is_sign_due = now - self._signed_at >= SILENCE_SECONDS / SIGNS
-        if not is_moving and not is_sign_due:
+        is_to_count = (moved_bytes >= self._senders.threshold_bytes * WORTH_A_COUNT or self.held_bytes
+                       or (moved_bytes and is_sign_due) or any(each.queued_bytes for each in self._told.values()))
+        if not is_to_count and not is_sign_due:
             return
         if is_sign_due:
             self._dropped_packets = self._counters.dropped_packets()
-        backlogs = self._backlogs()
+        backlogs = self._backlogs() if is_to_count else self._told
         news = [each for destination, each in backlogs.items() if each.queued_bytes
                 or self._told.get(destination) != each]
         news.sort(key=lambda each: each.queued_bytes, reverse=True)
@@ -368,6 +339,8 @@ class Agent:
         if news or is_sign_due:
             self._send(self._end.report(self._dropped_packets, news[:MAX_BACKLOGS]))
         untold = {each.destination for each in news[MAX_BACKLOGS:]}
+        if is_to_count:
+            self._counted_at_bytes = -inf if untold else sent_bytes
         self._told = {destination: each for destination, each in backlogs.items() if destination not in untold}
         self._senders.drop(self._told)
 

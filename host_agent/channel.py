@@ -23,6 +23,8 @@ MAX_TURNS = 16
 MAX_FLOWS = 48
 MAX_BACKLOGS = 32
 LEASE_SLICES = 3
+CLASS_LEASE_SECONDS = 3.0
+"""All classes are told anew each second: that a flow has none any more may get lost."""
 MAX_MICROSECONDS = 10_000_000
 """No slice, lease or start lies further ahead."""
 PRIORITIES = 8
@@ -102,7 +104,7 @@ class FlowClass:
 
 @dataclass(frozen=True, slots=True)
 class FlowClasses:
-    """The classes of flows that the host sends. Flows that are not named keep theirs."""
+    """The classes of flows that the host sends. Who is not named for CLASS_LEASE_SECONDS has none any more."""
 
     agent: str
     epoch: int

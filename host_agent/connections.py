@@ -24,8 +24,8 @@ _INFO = 2
 _RETRANSMITTED, _ACKNOWLEDGED = struct.Struct("=I"), struct.Struct("=Q")
 _RETRANSMITTED_AT, _ACKNOWLEDGED_AT = 100, 120
 """`tcpi_total_retrans` and `tcpi_bytes_acked` of `struct tcp_info`."""
-_SENDING_STATES = sum(1 << state for state in (1, 4, 8, 9, 11))
-"""Established, and the ways of closing in which data may still go."""
+_SENDING_STATES = sum(1 << state for state in (1, 2, 4, 8, 9, 11))
+"""Established or about to be, and the ways of closing in which data may still go."""
 _V4_IN_V6 = bytes(10) + b"\xff\xff"
 SO_MAX_PACING_RATE = 47
 UNPACED = (1 << 64) - 1
@@ -89,7 +89,7 @@ class Senders:
 
     def __init__(self, address: str, threshold_bytes: int) -> None:
         self._address = address
-        self._threshold_bytes = threshold_bytes
+        self.threshold_bytes = threshold_bytes
         self._known: dict[bytes, tuple[int, int]] = {}
         self._live: set[str] = set()
         """Destinations that have a large flow now."""
@@ -101,7 +101,7 @@ class Senders:
             sending.queued_bytes = 0
         known = {}
         for each in now:
-            is_large = each.acknowledged_bytes + each.queued_bytes >= self._threshold_bytes
+            is_large = each.acknowledged_bytes + each.queued_bytes >= self.threshold_bytes
             if each.flow.source != self._address or not is_large:
                 continue
             sending = self._sums.setdefault(each.flow.destination, Sending())

@@ -1,10 +1,12 @@
-"""Marks of live connections (ctnetlink, linux/netfilter/nfnetlink_conntrack.h)."""
+"""Marks of live connections, and news of those that begin (ctnetlink, linux/netfilter/nfnetlink_conntrack.h)."""
 
 from __future__ import annotations
 
 import errno
 import socket
 import struct
+from collections.abc import Iterator
+from contextlib import suppress
 from ipaddress import IPv4Address
 
 from speedwell.coflow.report import Flow
@@ -12,7 +14,8 @@ from speedwell.host_agent import netlink
 from speedwell.host_agent.uplink import MARK_MASK
 
 _SET = 1 << 8
-_TUPLE, _MARK, _MARK_MASK = 1, 8, 21
+_NEW_GROUP = 1
+_TUPLE, _REPLY, _MARK, _MARK_MASK = 1, 2, 8, 21
 _TUPLE_ADDRESSES, _TUPLE_PORTS = 1, 2
 _SOURCE, _DESTINATION = 1, 2
 _PROTOCOL, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 3
@@ -46,6 +49,44 @@ class Marks:
 
     def close(self) -> None:
         self._socket.close()
+
+
+class Beginnings:
+    """Connections that begin, in either direction, while somebody wants to hear of them."""
+
+    def __init__(self) -> None:
+        """Raises KernelRefused."""
+        self.socket = netlink.connect(netlink.NETLINK_NETFILTER)
+        self.socket.setblocking(False)
+        self._is_wanted = False
+
+    def want(self, is_wanted: bool) -> None:
+        """The kernel makes no news that nobody wants. Raises OSError."""
+        if is_wanted != self._is_wanted:
+            self.socket.setsockopt(netlink.SOL_NETLINK, netlink.ADD_MEMBERSHIP if is_wanted
+                                   else netlink.DROP_MEMBERSHIP, _NEW_GROUP)
+            self._is_wanted = is_wanted
+
+    def receive(self) -> Iterator[Flow]:
+        """Since the last call, without waiting for any. Where there were too many, some are missing."""
+        with suppress(OSError):
+            while data := self.socket.recv(netlink.RECEIVE_BYTES):
+                for _, _, body in netlink.messages(data):
+                    for kind, begin, end in netlink.attributes(body, netlink.NETFILTER_HEADER.size):
+                        if kind in (_TUPLE, _REPLY) and body[0] == socket.AF_INET:
+                            yield _flow(body[begin:end])
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def _flow(body: bytes) -> Flow:
+    parts = {kind: {inner: body[at:to] for inner, at, to in netlink.attributes(body[:end], begin)}
+             for kind, begin, end in netlink.attributes(body, 0)}
+    addresses, ports = parts[_TUPLE_ADDRESSES], parts[_TUPLE_PORTS]
+    from_port, to_port = (int.from_bytes(ports.get(kind, b"")) for kind in (_SOURCE_PORT, _DESTINATION_PORT))
+    return Flow(socket.inet_ntoa(addresses[_SOURCE]), socket.inet_ntoa(addresses[_DESTINATION]), from_port, to_port,
+                ports[_PROTOCOL][0])
 
 
 def _tuple(flow: Flow) -> bytes:

@@ -11,7 +11,6 @@ from speedwell.host_agent.agent import Agent
 
 _COUNTERS = {"packets": "Packets that were held, however shortly.", "directives": "Directives believed.",
              "marks": "Connections' classes set.", "paces": "Senders' paces set.",
-             "no_connection": "Classes for flows that had no connection.",
              "too_many_destinations": "Turns for destinations beyond those that the agent has queues for.",
              "turns": "Turns of the loop.", "failures": "Failures of the loop and of commands."}
 

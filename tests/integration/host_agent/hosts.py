@@ -18,6 +18,7 @@ from typing import Self
 
 from pyroute2 import netns
 
+from speedwell.coflow.report import Flow
 from speedwell.host_agent.channel import BacklogReport, FlowClass, Registration, Turns, agent_key
 from speedwell.host_agent.session import SchedulerEnd
 from speedwell.topo.emulation import congestion_control
@@ -104,6 +105,8 @@ class Scheduler:
         self.end = SchedulerEnd(MASTER, slice_microseconds)
         self.reports: list[BacklogReport] = []
         self.sent: list[bytes] = []
+        self.classes: dict[Flow, FlowClass] = {}
+        """That the agent is told each second."""
         self._agent: tuple[str, int] | None = None
         self._is_stopped = False
         self._saying = threading.Lock()
@@ -112,13 +115,16 @@ class Scheduler:
         self._thread.start()
 
     def _run(self) -> None:
-        spoken_at = 0.0
+        spoken_at = classified_at = 0.0
         while not self._is_stopped:
             with suppress(TimeoutError):
                 self._hear(*self._socket.recvfrom(2000))
             if self.reports and time.monotonic() - spoken_at > 0.2:
                 spoken_at = time.monotonic()
                 self.direct()
+            if self.classes and time.monotonic() - classified_at > 1.0:
+                classified_at = time.monotonic()
+                self.classify()
 
     def _hear(self, datagram: bytes, source: tuple[str, int]) -> None:
         message = self.end.take(datagram)
@@ -134,8 +140,10 @@ class Scheduler:
             self._say(self.end.directive(SENDER, turns))
 
     def classify(self, *flows: FlowClass) -> None:
+        """These from now on, and all that were named before again."""
         with self._saying:
-            self._say(self.end.flow_classes(SENDER, flows))
+            self.classes |= {each.flow: each for each in flows}
+            self._say(self.end.flow_classes(SENDER, tuple(self.classes.values())))
 
     def _say(self, datagram: bytes) -> None:
         self.sent.append(datagram)

@@ -14,7 +14,7 @@ import pytest
 import speedwell.host_agent.agent
 from speedwell.coflow.report import Flow
 from speedwell.coflow.settings import SchedulerAddress
-from speedwell.host_agent.agent import IDLE_LOOK_SECONDS, LOOK_SECONDS, MARK_AGAIN_SECONDS, Agent
+from speedwell.host_agent.agent import IDLE_LOOK_SECONDS, LOOK_SECONDS, Agent
 from speedwell.host_agent.channel import MAX_BACKLOGS, BacklogReport, Registration, Turns, agent_key
 from speedwell.host_agent.connections import Connection
 from speedwell.host_agent.errors import KernelRefused
@@ -129,7 +129,7 @@ def test_while_nothing_is_queued_and_nobody_has_turns_the_agent_looks_seldom(
     def looks_again_after(queued_bytes: int) -> float:
         connection = Connection(Flow(US, THERE, 1000, 80), b"cookie", 7, queued_bytes, 5000, 0)
         monkeypatch.setattr(speedwell.host_agent.agent, "connections", lambda _: iter([connection]))
-        agent._heard_at, agent._signed_at, agent._looked_at = now, -inf, now
+        agent._heard_at, agent._signed_at, agent._looked_at, agent._counted_at_bytes = now, -inf, now, -inf
         agent._look(now)
         return agent._due(now) - now
 
@@ -137,9 +137,6 @@ def test_while_nothing_is_queued_and_nobody_has_turns_the_agent_looks_seldom(
     assert looks_again_after(0) == pytest.approx(IDLE_LOOK_SECONDS)
     assert looks_again_after(1) == pytest.approx(LOOK_SECONDS)
     assert looks_again_after(0) == pytest.approx(IDLE_LOOK_SECONDS)
-    agent._unmarked[Flow(US, THERE, 1001, 80)], agent._tried_marks_at = (1, 1), now
-    assert looks_again_after(0) == pytest.approx(MARK_AGAIN_SECONDS)
-    agent._unmarked.clear()
     agent._end.slice_microseconds = 10**6
     agent._direct(HELD, now)
     agent._beaten_at = now
@@ -213,10 +210,14 @@ def told(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[st
 
 def test_a_destination_is_told_when_it_changes_and_then_no_more(
         agent: Agent, told: list[dict[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    sent_bytes: list[int] = []
+    monkeypatch.setattr(agent._counters, "sent_bytes", lambda: sent_bytes[-1])
+
     def sent(*counts: int) -> dict[str, int]:
         now = [Connection(Flow(US, f"10.0.{number}.1", 1000 + number, 80), number.to_bytes(8), number, 0, count, 0)
                for number, count in enumerate(counts)]
         monkeypatch.setattr(speedwell.host_agent.agent, "connections", lambda _: iter(now))
+        sent_bytes.append(sum(counts))
         agent._heard_at = at = agent._signed_at + 1 if told else 1000.0
         agent._look(at)
         return told[-1]
@@ -228,3 +229,28 @@ def test_a_destination_is_told_when_it_changes_and_then_no_more(
     assert not agent._backlogs()
     many = [2000] * (MAX_BACKLOGS + 3)
     assert len(sent(*many)) == MAX_BACKLOGS and len(sent(*many)) == 3 and sent(*many) == {}
+
+
+def test_a_sign_of_life_asks_the_kernel_nothing_where_nothing_has_moved_since_the_count_before(
+        agent: Agent, told: list[dict[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    sent_bytes, now, counts = [0], 1000.0, []
+
+    def count(_: object) -> Iterator[Connection]:
+        counts.append(now)
+        return iter(())
+
+    monkeypatch.setattr(agent._counters, "sent_bytes", lambda: sent_bytes[0])
+    monkeypatch.setattr(speedwell.host_agent.agent, "connections", count)
+    for _ in range(10):
+        agent._heard_at = now = now + 1
+        agent._look(now)
+    assert len(told) == 10 and len(counts) == 1
+    sent_bytes[0] = 1
+    agent._look(now + 0.01)
+    assert len(counts) == 1, "one packet is worth no count before the next sign of life"
+    agent._heard_at = now = now + 1
+    agent._look(now)
+    assert len(counts) == 2
+    sent_bytes[0] = 1001
+    agent._look(now + 0.01)
+    assert len(counts) == 3
