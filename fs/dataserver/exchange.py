@@ -117,8 +117,8 @@ def follow(channel: Channel, file: StoredFile, payload: Payload, writer: Writer,
 
 def _await_commit(channel: Channel, file: StoredFile, relay: Relay, digest: int) -> None:
     channel.send(DataReply(status=OK, file_size=file.length, failed_replicas=relay.failed,
-                           behind_replicas=relay.behind))
-    relay.failed, relay.behind = [], []
+                           behind_replicas=relay.behind, full_replicas=relay.full))
+    relay.failed, relay.behind, relay.full = [], [], []
     channel.set_timeout(COMMIT_SECONDS)
     word = channel.expect(CommitAppend)
     if not word.commit:

@@ -1,7 +1,6 @@
 """What a dataserver asks of the nameserver."""
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from speedwell.fs.client.calls import CallFailed
@@ -70,15 +69,15 @@ class NameserverLink:
     def _unanswered(self) -> NameserverUnavailable:
         return NameserverUnavailable(f"the nameserver at {self.address} does not answer")
 
-    def change_replicas(self, inode: int, file_id: str, epoch: int, *, remove: Sequence[str] = (),
-                        add: Sequence[str] = (), new_epoch: bool = False) -> ChangeReplicasReply:
-        """The set after the change; with `new_epoch` its epoch grows though the set stays.
+    def change_replicas(self, inode: int, file_id: str, epoch: int,
+                        change: ChangeReplicasRequest) -> ChangeReplicasReply:
+        """The set after `change`, in which this names the file, the epoch and who asks.
 
-        Raises StaleEpoch, StaleFile, NoSuchFile, NoReplicaAvailable, NameserverUnavailable.
+        Raises StaleEpoch, StaleFile, NoSuchFile, NoReplicaAvailable, NoSpace, TooFewReplicas, NameserverUnavailable.
         """
-        reply: ChangeReplicasReply = self._insist("ChangeReplicas", ChangeReplicasRequest(
-            inode=inode, file_id=file_id, epoch=epoch, dataserver_id=self._dataserver_id, remove=remove, add=add,
-            new_epoch=new_epoch))
+        change.inode, change.file_id, change.epoch = inode, file_id, epoch
+        change.dataserver_id = self._dataserver_id
+        reply: ChangeReplicasReply = self._insist("ChangeReplicas", change)
         return reply
 
     def publish(self, inode: int, base: str, base_size: int, file_id: str, size: int, epoch: int, *,

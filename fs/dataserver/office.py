@@ -7,6 +7,7 @@ that it counts up: a primary that was deposed meanwhile is told so there or by t
 import logging
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from speedwell.fs.dataserver.disk import disk_error
 from speedwell.fs.dataserver.durability import Policy
@@ -20,6 +21,7 @@ from speedwell.fs.dataserver.turns import Refused
 from speedwell.fs.errors import (
     NameserverUnavailable,
     NoReplicaAvailable,
+    NoSpace,
     NoSuchFile,
     SpeedwellError,
     StaleEpoch,
@@ -30,12 +32,14 @@ from speedwell.fs.errors import (
 )
 from speedwell.fs.proto.speedwell_pb2 import (
     FENCED,
+    NO_SPACE,
     NOT_FOUND,
     STALE,
     STALE_EPOCH,
     TOO_FEW_REPLICAS,
     Attributes,
     ChangeReplicasReply,
+    ChangeReplicasRequest,
     Replica,
     Status,
 )
@@ -82,7 +86,7 @@ class Office:
         if not appends.closed:
             return replicas
         # From the new epoch on nobody publishes a version that was made before it.
-        reply = self._ask_for(file, replicas, new_epoch=True, superseded=STALE)
+        reply = self._ask_for(file, replicas, ChangeReplicasRequest(new_epoch=True), superseded=STALE)
         replicas = self._take_office(file, reply)
         try:
             appends.close(False)
@@ -119,17 +123,20 @@ class Office:
 
     def leave(self, file: StoredFile, replicas: ReplicaSet, successor: str) -> None:
         """Leave the set in favour of another dataserver. Raises Refused."""
-        self._ask_for(file, replicas, remove=[self.authority.dataserver_id], add=[successor])
+        self._ask_for(file, replicas, ChangeReplicasRequest(remove=[self.authority.dataserver_id], add=[successor]))
         file.ordering.replicas = None
 
-    def drop(self, file: StoredFile, replicas: ReplicaSet, failed: Iterable[str]) -> ReplicaSet:
-        """Have the nameserver take replicas out of the set. Raises Refused."""
-        return self.change(file, replicas, remove=list(dict.fromkeys(failed)))
+    def drop(self, file: StoredFile, replicas: ReplicaSet, failed: Iterable[str], full: Iterable[str] = (),
+             size: int = 0) -> ReplicaSet:
+        """Have the nameserver take replicas out of the set, and replace those of them that are `full`, for a file of
+        `size` bytes. Raises Refused."""
+        return self._take_office(file, self._ask_for(file, replicas, ChangeReplicasRequest(
+            remove=dict.fromkeys(failed), full=dict.fromkeys(full), size=size)))
 
     def change(self, file: StoredFile, replicas: ReplicaSet, *, remove: Iterable[str] = (),
                add: Iterable[str] = ()) -> ReplicaSet:
         """Have the nameserver change the set; the epoch grows here too. Raises Refused."""
-        return self._take_office(file, self._ask_for(file, replicas, remove=remove, add=add))
+        return self._take_office(file, self._ask_for(file, replicas, ChangeReplicasRequest(remove=remove, add=add)))
 
     def require_lease(self, file: StoredFile) -> None:
         if not self.authority.lease.held:
@@ -154,15 +161,20 @@ class Office:
                         or self._peers.ask(replica, file, replicas.epoch, SUSPECT_SECONDS).reached)]
         return self.drop(file, replicas, dead) if dead else replicas
 
-    def step_down(self, file: StoredFile, replicas: ReplicaSet, error: StorageFailed) -> None:
-        """Leave the set because the own disk failed; if nobody else holds the file, say so. Always raises."""
-        log.error("append to %s failed: %s", file.file_id, error)
-        if replicas.others:
+    def step_down(self, file: StoredFile, replicas: ReplicaSet, error: StorageFailed | NoSpace,
+                  size: int = 0) -> NoReturn:
+        """Leave the set because the own disk failed, or has no room for `size` bytes of the file; if nobody else can
+        have it, say so. Raises Refused or `error`."""
+        log.error("change of %s failed: %s", file.file_id, error)
+        own, is_full = [self.authority.dataserver_id], isinstance(error, NoSpace)
+        if replicas.others or is_full:
             try:
-                self.authority.link.change_replicas(file.inode, file.file_id, replicas.epoch,
-                                                     remove=[self.authority.dataserver_id])
-            except NoReplicaAvailable:
+                self.authority.link.change_replicas(file.inode, file.file_id, replicas.epoch, ChangeReplicasRequest(
+                    remove=own, full=own if is_full else (), size=size))
+            except (NoReplicaAvailable, NoSpace):
                 raise error from None
+            except TooFewReplicas as refusal:
+                raise Refused(TOO_FEW_REPLICAS, f"{error}; {refusal}", file.length) from None
             except SpeedwellError as failure:
                 log.warning("%s: cannot step down as the primary: %s", file.file_id, failure)
             file.ordering.replicas = None
@@ -171,13 +183,11 @@ class Office:
 
     # ------------------------------------------------------------------ private
 
-    def _ask_for(self, file: StoredFile, replicas: ReplicaSet, *, remove: Iterable[str] = (),
-                 add: Iterable[str] = (), new_epoch: bool = False,
+    def _ask_for(self, file: StoredFile, replicas: ReplicaSet, change: ChangeReplicasRequest, *,
                  superseded: Status = NOT_FOUND) -> ChangeReplicasReply:
         ordering = file.ordering
         try:
-            reply = self.authority.link.change_replicas(file.inode, file.file_id, replicas.epoch,
-                                                         remove=list(remove), add=list(add), new_epoch=new_epoch)
+            reply = self.authority.link.change_replicas(file.inode, file.file_id, replicas.epoch, change)
             ordering.log(file.length).raise_epoch(reply.epoch)
         except NameserverUnavailable as error:
             raise Refused(FENCED, f"the file's replicas cannot be changed now: {error}", file.length) from None
@@ -189,6 +199,8 @@ class Office:
             raise disk_error(error, f"cannot append to {file.file_id}") from None
         except TooFewReplicas as error:
             raise Refused(TOO_FEW_REPLICAS, str(error), file.length) from None
+        except NoSpace as error:
+            raise Refused(NO_SPACE, str(error), file.length) from None
         except SpeedwellError as error:
             ordering.replicas = None
             raise Refused(STALE_EPOCH, str(error), file.length) from None

@@ -14,7 +14,7 @@ from speedwell.fs.dataserver.payload import Payload
 from speedwell.fs.dataserver.relay import Relay
 from speedwell.fs.dataserver.stored_file import StoredFile
 from speedwell.fs.dataserver.turns import Refused
-from speedwell.fs.errors import NoSpace, StaleEpoch, StorageFailed
+from speedwell.fs.errors import StaleEpoch, StorageFailed
 from speedwell.fs.proto.speedwell_pb2 import (
     BUSY,
     IO_ERROR,
@@ -96,9 +96,6 @@ class Peers:
                 relay.send_segments()
                 relay.prepare()
                 relay.commit(file.digest(first, end, file.committed))
-            except NoSpace as error:
-                log.warning("%s: %s", file.file_id, error)
-                return False
             finally:
                 relay.abort()
             if relay.failed:

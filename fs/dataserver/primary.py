@@ -25,9 +25,7 @@ from speedwell.fs.dataserver.relay import Relay
 from speedwell.fs.dataserver.store import FileStore
 from speedwell.fs.dataserver.stored_file import StoredFile
 from speedwell.fs.dataserver.turns import TURN_SECONDS, Refused, cut, note, turn
-from speedwell.fs.errors import (
-    StorageFailed,
-)
+from speedwell.fs.errors import NoSpace, StorageFailed
 from speedwell.fs.proto.speedwell_pb2 import (
     BUSY,
     FENCED,
@@ -91,8 +89,8 @@ class Primary:
                 failed = self._append(file, replicas, operation, [record], payload)
                 if self.office.authority.policy.value == "always":
                     failed += self.force(file, file.ordering.replicas or replicas, file)[1]
-            except StorageFailed as error:
-                self.office.step_down(file, replicas, error)
+            except (StorageFailed, NoSpace) as error:
+                self.office.step_down(file, replicas, error, record.end)
             self._store.note_growth(file)
             return self._reply(file, operation, record.offset, failed)
 
@@ -262,17 +260,19 @@ class Primary:
             records=[record.message() for record in records])
         relay = Relay(relayed, targets, self._connections, self._door, writer.segments)
         replicas, failed = self.replicate(
-            file, replicas, payload, writer, relay, known=known,
+            file, replicas, payload, writer, relay, writer.offset + operation.length, known=known,
             note=lambda epoch: note(file, records, epoch), call_off=lambda: cut(file))
         if not without:
             file.ordering.level_epoch = replicas.epoch
         return failed
 
-    def replicate(self, file: StoredFile, replicas: ReplicaSet, payload: Payload, writer: Writer, relay: Relay, *,
-                  note: Callable[[int], None] = lambda epoch: None, call_off: Callable[[], None] = lambda: None,
+    def replicate(self, file: StoredFile, replicas: ReplicaSet, payload: Payload, writer: Writer, relay: Relay,
+                  size: int, *, note: Callable[[int], None] = lambda epoch: None,
+                  call_off: Callable[[], None] = lambda: None,
                   known: int | None = None) -> tuple[ReplicaSet, list[str]]:
-        """Carry out a change of `file` here and on the replicas that `relay` leads to. Returns the set that has it,
-        and who had to leave for that. `note` is done before any of them commits, `call_off` takes that back.
+        """Carry out a change of `file`, to `size` bytes, here and on the replicas that `relay` leads to. Returns the
+        set that has it, and who had to leave for that. `note` is done before any of them commits, `call_off` takes
+        that back.
 
         Raises as `follow`.
         """
@@ -294,7 +294,7 @@ class Primary:
                 raise Refused(BUSY, "the replicas had to be made level: send the change again", file.length)
             failed = list(relay.failed)
             if failed:
-                replicas = self.office.drop(file, replicas, failed)
+                replicas = self.office.drop(file, replicas, failed, relay.full, size)
             note(replicas.epoch)
             relay.failed = []
             self.office.require_lease(file)
@@ -356,7 +356,7 @@ class Primary:
         with self._peers.reading(source, file) as (payload, known):
             try:
                 self._append(file, replicas, operation, records, payload, without, known)
-            except StorageFailed as error:
-                self.office.step_down(file, replicas, error)
+            except (StorageFailed, NoSpace) as error:
+                self.office.step_down(file, replicas, error, source.length)
         self._store.note_growth(file)
         return file.ordering.replicas or replicas

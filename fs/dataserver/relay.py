@@ -12,7 +12,7 @@ from speedwell.fs.channel import Channel, ConnectionLost, MalformedFrame
 from speedwell.fs.coflows import Account, configured
 from speedwell.fs.connections import ConnectionPool
 from speedwell.fs.dataserver.door import Door
-from speedwell.fs.errors import NoSpace, StaleEpoch
+from speedwell.fs.errors import StaleEpoch
 from speedwell.fs.proto.speedwell_pb2 import (
     NO_SPACE,
     OK,
@@ -42,12 +42,14 @@ MORE_SECONDS_PER_REPLICA = 5.0
 
 class Relay:
     """One change on its way to `targets`, as the primary has ordered it. Afterwards `failed` has the dataserver ids
-    that do not hold it, and `behind` those of them whose file has another length than it is made for."""
+    that do not hold it; of them `behind` those whose file has another length than it is made for, and `full` those
+    whose disk has no room."""
 
     def __init__(self, operation: AppendOperation | WriteOperation, targets: Sequence[Replica],
                  connections: ConnectionPool, door: Door, segments: Segments) -> None:
         self.failed: list[str] = []
         self.behind: list[str] = []
+        self.full: list[str] = []
         self._operation = operation
         self._connections = connections
         self._door = door
@@ -79,10 +81,7 @@ class Relay:
             self._lose_head(str(error))
 
     def prepare(self) -> None:
-        """Wait until every live target holds all the bytes.
-
-        Raises NoSpace if one has a full disk, StaleEpoch if one knows a newer epoch.
-        """
+        """Wait until every live target holds all the bytes. Raises StaleEpoch if one knows a newer epoch."""
         while self._channel is not None or self._waiting:
             if self._channel is None and not self._send_again():
                 continue
@@ -113,11 +112,7 @@ class Relay:
                     self._refused(reply)
                 if reply is not None:
                     self._drop(reply.message)
-            try:
-                self.prepare()
-            except NoSpace as error:
-                self.failed.append(self._chain[0].dataserver_id)
-                log.warning("%s: %s", self._operation.file_id, error)
+            self.prepare()
 
     def abort(self) -> None:
         """Tell the targets to forget the bytes: a closed connection says so at any point."""
@@ -179,20 +174,19 @@ class Relay:
 
     def _refused(self, reply: DataReply) -> None:
         head = self._chain[0]
-        if reply.status == NO_SPACE:
-            self.abort()
-            raise NoSpace(reply.message if head.dataserver_id in reply.message
-                          else f"dataserver {head.dataserver_id}: {reply.message}")
         if reply.status == STALE_EPOCH:
             self.abort()
             raise StaleEpoch(reply.message)
         if reply.status == OUT_OF_DATE:
             self.behind.append(head.dataserver_id)
+        if reply.status == NO_SPACE:
+            self.full.append(head.dataserver_id)
         self._drop(reply.message)
 
     def _note(self, reply: DataReply) -> None:
         self.failed.extend(reply.failed_replicas)
         self.behind.extend(reply.behind_replicas)
+        self.full.extend(reply.full_replicas)
 
     def _lose_head(self, reason: str) -> None:
         if self._channel is not None:

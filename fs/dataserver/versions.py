@@ -18,7 +18,7 @@ from speedwell.fs.dataserver.store import MAX_OFFSET, FileStore, check_file_id
 from speedwell.fs.dataserver.stored_file import StoredFile
 from speedwell.fs.dataserver.turns import RELAYED_TURN_SECONDS, TURN_SECONDS, Refused, turn
 from speedwell.fs.dataserver.version_writer import ByteRange, Change, VersionWriter
-from speedwell.fs.errors import InvalidArgument, LocksLost, QuotaExceeded
+from speedwell.fs.errors import InvalidArgument, LocksLost, NoSpace, QuotaExceeded
 from speedwell.fs.limits import MAX_FILE_BYTES
 from speedwell.fs.proto.speedwell_pb2 import (
     LOCKS_LOST,
@@ -95,7 +95,10 @@ class Versions:
             writer = self._writer(ordered, base)
             relay = Relay(ordered, replicas.others, self._connections, self._door, writer.segments)
             base_size = base.length
-            replicas, failed = primary.replicate(base, replicas, payload, writer, relay)
+            try:
+                replicas, failed = primary.replicate(base, replicas, payload, writer, relay, ordered.size)
+            except NoSpace as error:
+                primary.office.step_down(base, replicas, error, ordered.size)
             if primary.office.authority.policy.value == "always":
                 replicas, left = primary.force(base, replicas, writer.file)
                 failed += left

@@ -51,24 +51,25 @@ def require_primary(now: Configuration, epoch: int, requester: int) -> None:
 
 
 def change(now: Configuration, *, epoch: int, requester: int, remove: Sequence[int],
-           add: Sequence[int], new_epoch: bool = False, least: int = 1) -> Configuration:
+           add: Sequence[int], full: Sequence[int] = (), new_epoch: bool = False, least: int = 1) -> Configuration:
     """What the primary `requester` asks for, which knows `epoch`. Asking again changes nothing.
     With `new_epoch` the epoch grows even if the set stays.
 
     Raises StaleEpoch when the set has changed since or the requester is not the primary, NoReplicaAvailable when
     nobody would be left, and TooFewReplicas when fewer than `least` would be: those that are away stay then, and
-    nothing is acknowledged without them. Only a primary that leaves itself, because its disk failed, is let go.
+    nothing is acknowledged without them. Only a primary that leaves itself, because its disk failed (not one that is
+    `full`), is let go.
     """
     kept = tuple(number for number in now.replicas if number not in remove)
     wanted = kept + tuple(number for number in dict.fromkeys(add) if number not in kept)
     if now.epoch == epoch + 1 and wanted == now.replicas and requester in (now.primary, *remove):
         return now  # the answer was lost
     require_primary(now, epoch, requester)
+    if len(wanted) < min(least, len(now.replicas)) and (requester not in remove or requester in full):
+        raise TooFewReplicas(f"{len(wanted)} of {len(now.replicas)} replicas can take it, a change needs {least} "
+                             "(--min-replicas)")
     if not wanted:
         raise NoReplicaAvailable("remove: the last replica cannot leave the set")
-    if len(wanted) < min(least, len(now.replicas)) and requester not in remove:
-        raise TooFewReplicas(f"{len(wanted)} of {len(now.replicas)} replicas can be reached, a change needs "
-                             f"{least} (--min-replicas)")
     return now if wanted == now.replicas and not new_epoch else Configuration(epoch + 1, wanted)
 
 

@@ -11,9 +11,11 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
-from speedwell.fs.errors import InvalidArgument, NoSuchFile, SpeedwellError
+from speedwell.fs import units
+from speedwell.fs.errors import InvalidArgument, NoSpace, NoSuchFile, SpeedwellError
 from speedwell.fs.nameserver import requests
 from speedwell.fs.nameserver.advised_targets import AdvisedTargets
 from speedwell.fs.nameserver.configuration import (
@@ -140,6 +142,29 @@ class Recovery:
     def left_behind(self, now_seconds: float) -> Iterator[tuple[int, str]]:
         """(number of the dataserver, file id) of what waits for its deletion on live ones as the file has left it."""
         return (key for key in self._left if self._registry.is_alive(key[0], now_seconds))
+
+    # ------------------------------------------------------------------ full disks
+
+    def require_room(self, content: Content, full: Sequence[int], size_bytes: int, now_seconds: float) -> None:
+        """Raises NoSpace if there are no live dataservers that could have `size_bytes` in place of each of `full`."""
+        if len(self._with_room(content, size_bytes, now_seconds)) < len(full):
+            names = ", ".join(server.dataserver_id for server, _ in self._registry.with_state(full, now_seconds))
+            raise NoSpace(f"the disk of {names} is full, and no other live dataserver has room for "
+                          f"{units.size(size_bytes)}")
+
+    def replace_full(self, inode: int, content: Content, full: Sequence[int], size_bytes: int,
+                     now_seconds: float) -> None:
+        """Have another replica made in place of one of `full`: now, not at the next look at all files."""
+        for number in full:
+            self._registry.note_full(number)
+        if full:
+            self._order_copy(inode, replace(content, size_bytes=max(content.size_bytes, size_bytes)),
+                             [number for number in full if number in content.replicas][:1], now_seconds)
+
+    def _with_room(self, content: Content, size_bytes: int, now_seconds: float) -> list[Candidate]:
+        return [candidate for candidate in self._registry.candidates(now_seconds)
+                if candidate.number not in content.replicas
+                and (candidate.free_bytes is None or candidate.free_bytes > size_bytes)]
 
     # ------------------------------------------------------------------ heartbeats
 
@@ -335,14 +360,13 @@ class Recovery:
         if inode in self._orders or not self._registry.is_alive(content.replicas[0], now_seconds):
             return False
         bytes_in_flight = BYTES_IN_FLIGHT if takers is None or self._balancing else SLOW_BYTES_IN_FLIGHT
-        candidates = [candidate for candidate in self._registry.candidates(now_seconds)
-                      if (candidate.free_bytes is None or candidate.free_bytes > content.size_bytes)
-                      and self._orders.has_room(candidate.number, content.size_bytes, bytes_in_flight)
+        candidates = [candidate for candidate in self._with_room(content, content.size_bytes, now_seconds)
+                      if self._orders.has_room(candidate.number, content.size_bytes, bytes_in_flight)
                       and (takers is None or candidate.number in takers)]
         holders = [Candidate(server.number, server.host, server.rack)
                    for server, _ in self._registry.with_state(content.replicas, now_seconds)
                    if server.number not in replaces]
-        allowed = targets(candidates, holders, content.replicas)
+        allowed = targets(candidates, holders)
         if not allowed:
             return False
         [(source, _)] = self._registry.with_state(content.replicas[:1], now_seconds)

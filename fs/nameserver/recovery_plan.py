@@ -45,16 +45,12 @@ def plan(replicas: Sequence[int], replication: int, state: Callable[[int], State
     return Plan(missing, leaving[:missing], leaving[missing:] if len(staying) >= 1 else ())
 
 
-def targets(candidates: Sequence[Candidate], holders: Sequence[Candidate],
-            without: Sequence[int]) -> list[Candidate]:
+def targets(candidates: Sequence[Candidate], holders: Sequence[Candidate]) -> list[Candidate]:
     """Who may get another replica beside `holders`: candidates in the racks with the fewest of them, so that the
-    content outlives a rack. `without` have or get one already."""
-    free = [candidate for candidate in candidates if candidate.number not in without]
-    if not free:
-        return []
+    content outlives a rack."""
     taken = Counter(holder.rack for holder in holders)
-    fewest = min(taken[candidate.rack] for candidate in free)
-    return [candidate for candidate in free if taken[candidate.rack] == fewest]
+    fewest = min((taken[candidate.rack] for candidate in candidates), default=0)
+    return [candidate for candidate in candidates if taken[candidate.rack] == fewest]
 
 
 def overfull(used: dict[int, float], tolerance: float) -> tuple[set[int], set[int]]:

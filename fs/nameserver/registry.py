@@ -256,6 +256,10 @@ class Registry:
             numbers.append(number)
         return tuple(numbers)
 
+    def note_full(self, number: int) -> None:
+        """A dataserver has no room: it gets no replica until it says how much it has."""
+        self._status[number].available_bytes = 0
+
     def alive_count(self, now_seconds: float) -> int:
         return sum(self.is_alive(number, now_seconds) for number in self._servers)
 

@@ -10,9 +10,10 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from speedwell.fs import paths
-from speedwell.fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace, NotSupported
+from speedwell.fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace, NotSupported, TooFewReplicas
 from speedwell.fs.file_status import SET_ID_BITS
 from speedwell.fs.limits import MAX_FILE_BYTES
 from speedwell.fs.nameserver import deletions, requests
@@ -312,18 +313,30 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         requests.number(request.inode, "inode", 2**64 - 1, 1)
         file_id = requests.file_id(request.file_id)
         epoch = requests.number(request.epoch, "epoch", MAX_EPOCH, 1)
+        requests.number(request.size, "size", MAX_FILE_BYTES)
         with self.guard:
             number_of = self.administration.number_of
             requester = number_of(request.dataserver_id, "dataserver_id")
             remove = [number_of(value, f"remove[{index}]") for index, value in enumerate(request.remove)]
             add = [number_of(value, f"add[{index}]") for index, value in enumerate(request.add)]
-            wanted = self._namespace.inode(request.inode).content
-            least = self._settings.least(wanted.replication) if wanted is not None else 1
-            _, content = self._namespace.configure(
-                request.inode, file_id,
-                lambda now: change(now, epoch=epoch, requester=requester, remove=remove, add=add,
-                                   new_epoch=request.new_epoch, least=least))
-            self._recovery.left(request.file_id, content, remove, self._clock_seconds())
+            full = [number_of(value, f"full[{index}]") for index, value in enumerate(request.full)]
+            before, now_seconds = self._namespace.inode(request.inode).content, self._clock_seconds()
+            least = self._settings.least(before.replication) if before is not None else 1
+            replace_full = partial(self._recovery.replace_full, request.inode, full=full,
+                                   size_bytes=request.size, now_seconds=now_seconds)
+            if full and before is not None and before.epoch == epoch:
+                self._recovery.require_room(before, full, request.size, now_seconds)
+            try:
+                _, content = self._namespace.configure(
+                    request.inode, file_id,
+                    lambda now: change(now, epoch=epoch, requester=requester, remove=remove, add=add, full=full,
+                                       new_epoch=request.new_epoch, least=least))
+            except TooFewReplicas:
+                if before is not None:
+                    replace_full(before)
+                raise
+            replace_full(content)
+            self._recovery.left(request.file_id, content, remove, now_seconds)
             return pb.ChangeReplicasReply(epoch=content.epoch, replicas=self._wire.replicas(content.replicas))
 
     # -------------------------------------------------------------- helpers

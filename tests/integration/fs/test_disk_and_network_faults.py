@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from speedwell.cluster.fsck import check
-from speedwell.fs.client import Client
+from speedwell.fs.client import Changes, Client
 from speedwell.fs.errors import NoSpace, SpeedwellError
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
@@ -41,6 +41,10 @@ class Records:
             data = reader.read(0, reader.size)
         for offset, record in self._acknowledged:
             assert data[offset:offset + len(record)] == record, f"the record at {offset} is not what was appended"
+
+
+def names(client: Client, path: str) -> list[str]:
+    return [replica.dataserver_id for replica in client.lookup(path, fresh=True).replicas]
 
 
 @contextmanager
@@ -111,14 +115,48 @@ def settled(cluster: LocalCluster, records: Records) -> None:
     assert records.append()
 
 
-def test_a_full_disk_refuses_appends_and_keeps_what_was_acknowledged(cluster: LocalCluster) -> None:
-    client = cluster.client()
+@pytest.mark.parametrize("replicas", [("d0", "d1", "d2"), ("d1", "d0", "d2"), ("d1", "d2", "d0"), ("d0", "d1"),
+                                      ("d0",)])
+def test_a_replica_whose_disk_is_full_is_replaced_and_every_append_goes_on(
+        cluster: LocalCluster, replicas: tuple[str, ...]) -> None:
+    client = cluster.client(metadata_cache_seconds=0)
     with own_disk(cluster, "d0", "size=3m"):
+        records = Records(client, "/f", replicas)
+        for _ in range(20):
+            assert records.append(500_000)
+        records.check()
+        assert "d0" not in names(client, "/f")
+        wait_until(lambda: len(names(client, "/f")) == len(replicas), 30, "no replica is made in its place")
+        assert records.append(500_000)
+    cluster.revive()
+    settled(cluster, records)
+
+
+@pytest.mark.parametrize("replicas", [("d0", "d1", "d2"), ("d1", "d0", "d2")])
+def test_changes_of_a_file_whose_replica_has_no_room_go_on(cluster: LocalCluster, replicas: tuple[str, ...]) -> None:
+    client = cluster.client(metadata_cache_seconds=0)
+    with own_disk(cluster, "d0", "size=3m"):
+        client.create("/v", replicas=replicas)
+        client.append("/v", b"." * 1_000_000)
+        data = random.Random(1).randbytes(4_000_000)
+        client.change("/v", Changes([(0, len(data))], lambda channel: channel.send_bytes([data])))
+        with client.open_read("/v") as reader:
+            assert reader.read(0, reader.size) == data
+        assert "d0" not in names(client, "/v")
+        client.remove("/v")
+    cluster.revive()
+
+
+def test_a_full_disk_that_nothing_can_replace_refuses_appends_and_keeps_what_was_acknowledged(
+        cluster: LocalCluster) -> None:
+    client = cluster.client(metadata_cache_seconds=0)
+    with own_disk(cluster, "d3", "size=1m"), own_disk(cluster, "d0", "size=3m"):
         records = Records(client, "/f", replicas=("d0", "d1", "d2"))
         assert records.append()
         with pytest.raises(NoSpace):
             for _ in range(100):
                 client.append("/f", b"x" * 500_000)
+        assert names(client, "/f") == ["d0", "d1", "d2"]
         records.check()
         client.create("/g")
         for _ in range(20):

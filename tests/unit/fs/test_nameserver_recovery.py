@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from speedwell.fs.errors import DataserverInUse, InvalidArgument
+from speedwell.fs.errors import DataserverInUse, InvalidArgument, NoSpace, TooFewReplicas
 from speedwell.fs.nameserver.copy_orders import BYTES_IN_FLIGHT, LEAST_BYTES, SLOW_BYTES_IN_FLIGHT
 from speedwell.fs.proto import speedwell_pb2 as pb
 from tests.unit.fs.test_nameserver_service import Bench, ids
@@ -57,6 +57,38 @@ def test_many_small_files_of_a_lost_server_are_ordered_at_once(bench: Bench) -> 
     lose_d0(bench)
     ordered = {file_id for number in (1, 2, 3) for file_id in beat(bench, number)}
     assert len(ordered) > FILES / 2
+
+
+@pytest.mark.parametrize("replicas", [["d0", "d1"], ["d0", "d1", "d2"]])
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_replica_whose_disk_is_full_is_replaced_at_once_by_one_with_room_for_the_file(
+        bench: Bench, replicas: list[str], position: int) -> None:
+    bench.beat(2, available_bytes=TIB)
+    file = bench.create(replicas=replicas)
+    full = replicas[position]
+    request = pb.ChangeReplicasRequest(inode=file.inode, file_id=file.file_id, epoch=file.epoch, size=2 * TIB,
+                                       dataserver_id="d0", remove=[full], full=[full])
+    if len(replicas) == 3:
+        left = [each.dataserver_id for each in bench.service.change_replicas(request).replicas]
+        assert left == [name for name in replicas if name != full]
+        assert bench.service.change_replicas(request).epoch == file.epoch + 1    # the answer was lost
+    else:
+        with pytest.raises(TooFewReplicas):
+            bench.service.change_replicas(request)
+        assert ids(bench.lookup()) == replicas
+    assert (beat(bench, 2, available_bytes=TIB), beat(bench, 3)) == ([], [file.file_id])
+
+
+@pytest.mark.parametrize("full", [["d0"], ["d1"], ["d1", "d2"]])
+def test_without_room_elsewhere_no_full_replica_leaves(bench: Bench, full: list[str]) -> None:
+    bench.beat(3, available_bytes=TIB if len(full) == 1 else 500 * TIB)
+    file = bench.create(replicas=["d0", "d1", "d2"])
+    with pytest.raises(NoSpace, match=full[0]):
+        bench.service.change_replicas(pb.ChangeReplicasRequest(
+            inode=file.inode, file_id=file.file_id, epoch=file.epoch, size=2 * TIB, dataserver_id="d0", remove=full,
+            full=full))
+    assert ids(bench.lookup()) == ["d0", "d1", "d2"]
+    assert beat(bench, 3) == []
 
 
 def test_large_files_are_ordered_up_to_the_bytes_in_flight(bench: Bench) -> None:

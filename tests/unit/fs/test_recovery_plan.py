@@ -51,8 +51,8 @@ def test_a_plan_leaves_as_many_good_replicas_as_are_wanted(replicas: tuple[int, 
 
 @given(replica_sets)
 def test_a_new_replica_may_go_to_the_racks_with_the_fewest(holders: tuple[int, ...]) -> None:
-    allowed = targets([candidate(number) for number in SERVERS], [candidate(number) for number in holders], holders)
     free = [number for number in SERVERS if number not in holders]
+    allowed = targets([candidate(number) for number in free], [candidate(number) for number in holders])
     counts = {RACK_OF[number]: sum(RACK_OF[holder] == RACK_OF[number] for holder in holders) for number in free}
     assert [each.number for each in allowed] == [
         number for number in free if counts[RACK_OF[number]] == min(counts.values())]
@@ -96,8 +96,9 @@ class RecoveryMachine(RuleBasedStateMachine):
                 self.now = without(self.now, number)
         if not wanted.missing:
             return
-        allowed = targets([candidate(number) for number in SERVERS if self.state[number] is State.ALIVE],
-                          [candidate(number) for number in self.now.replicas], self.now.replicas)
+        allowed = targets([candidate(number) for number in SERVERS
+                           if self.state[number] is State.ALIVE and number not in self.now.replicas],
+                          [candidate(number) for number in self.now.replicas])
         if allowed:
             chosen = self.generator.choice(allowed)
             self.holding.add(chosen.number)
