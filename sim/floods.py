@@ -14,7 +14,8 @@ import numpy as np
 
 from speedwell.controller.policy.network.graph import Link, Path
 from speedwell.controller.policy.placements.request import KnownFlow
-from speedwell.sim.together import TogetherSimulation, Transfer
+from speedwell.sim.mixed_load import Transfer
+from speedwell.sim.together import TogetherSimulation
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from speedwell.evaluation.replay.scale import StoredFile
 from speedwell.evaluation.results.report import Measure
 from speedwell.fs.limits import LEAST_ADVISED_BYTES
 from speedwell.sim.floods import Flood, FloodedSimulation
-from speedwell.sim.together import Messages, Systems, Transfer
+from speedwell.sim.mixed_load import Messages, Systems, Transfer
 from speedwell.sim.workload import Read
 from speedwell.topo.fabric import Fabric, spine_leaf
 

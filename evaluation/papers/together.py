@@ -16,7 +16,8 @@ from speedwell.evaluation.experiment import Choices, Experiment, Result
 from speedwell.evaluation.results.report import Measure
 from speedwell.evaluation.results.statistics import Estimate, mean_estimate, ratio_estimate
 from speedwell.sim.errors import Overloaded
-from speedwell.sim.together import Messages, Outcome, Systems, TogetherSimulation, Transfer
+from speedwell.sim.mixed_load import Messages, Outcome, Systems, Transfer
+from speedwell.sim.together import TogetherSimulation
 from speedwell.sim.workload import Read, Workload, generate
 from speedwell.topo.fabric import Fabric, three_tier
 

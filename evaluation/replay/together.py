@@ -49,7 +49,7 @@ from speedwell.evaluation.replay.system import ReadReport
 from speedwell.evaluation.results.output import Output, finish
 from speedwell.evaluation.results.report import Measure
 from speedwell.fs.limits import LEAST_ADVISED_BYTES
-from speedwell.sim.together import Outcome, Transfer
+from speedwell.sim.mixed_load import Outcome, Transfer
 from speedwell.topo.fabric import Fabric
 
 HOST_MBPS, SECONDS, QUICK_SECONDS, RUNS = 40.0, 30.0, 10.0, 3

@@ -19,7 +19,7 @@ from speedwell.evaluation.papers import sinbad, sinbad_fabric
 from speedwell.evaluation.papers.sinbad_paper import beside_the_paper
 from speedwell.sim.errors import InvalidSetting
 from speedwell.sim.floods import Flood, FloodedSimulation
-from speedwell.sim.together import Messages, Systems, Transfer
+from speedwell.sim.mixed_load import Messages, Systems, Transfer
 
 RACKS, SECONDS = 8, 1400
 

@@ -25,7 +25,8 @@ from speedwell.evaluation.papers.together import (
 )
 from speedwell.evaluation.results.report import rows_of
 from speedwell.sim.errors import Overloaded
-from speedwell.sim.together import Messages, Outcome, Systems, TogetherSimulation, Transfer
+from speedwell.sim.mixed_load import Messages, Outcome, Systems, Transfer
+from speedwell.sim.together import TogetherSimulation
 
 OFF = Systems("", "", "", "", "")
 POINT = Point(seconds=3.0)
