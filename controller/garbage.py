@@ -11,6 +11,9 @@ from speedwell.controller.loops import Loops
 
 PAUSE_SECONDS = 0.05
 """What was made meanwhile is looked through within a millisecond or two."""
+UNSEEN = 9
+"""After a look that found nothing, what so many pauses made is not looked through: a look takes half a microsecond an
+object, and a steady load leaves no garbage."""
 FULL_SECONDS, FULL_GROWTH = 600.0, 1.5
 """Once in so long all is looked through, a tenth of a second or more, if it is by this much more than last time."""
 PATIENCE_SECONDS = 30.0
@@ -21,11 +24,15 @@ class Garbage:
 
     def __init__(self) -> None:
         gc.disable()
+        self._unseen = 0
         self._collect_all()
 
     def collect(self) -> None:
         """Call this every `PAUSE_SECONDS`."""
-        gc.collect(0)
+        if self._unseen:
+            self._unseen -= 1
+        elif not gc.collect(0):
+            self._unseen = UNSEEN
         gc.freeze()
         if time.monotonic() >= self._due_at:
             self._due_at += FULL_SECONDS

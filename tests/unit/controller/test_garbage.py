@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from speedwell.controller.garbage import FULL_SECONDS, Garbage
+from speedwell.controller.garbage import FULL_SECONDS, UNSEEN, Garbage
 
 
 class Node:
@@ -32,7 +32,19 @@ def cycle() -> Node:
     return first
 
 
-def test_a_cycle_that_ended_goes_with_the_next_collection(garbage: Garbage) -> None:
+def test_cycles_that_ended_go_with_the_next_collection_while_there_are_any(garbage: Garbage) -> None:
+    for _ in range(3):
+        gone = weakref.ref(cycle())
+        garbage.collect()
+        assert gone() is None
+
+
+def test_after_a_collection_that_found_nothing_some_are_left_out(garbage: Garbage) -> None:
+    garbage.collect()
+    for _ in range(UNSEEN):
+        left = weakref.ref(cycle())
+        garbage.collect()
+        assert left() is not None
     gone = weakref.ref(cycle())
     garbage.collect()
     assert gone() is None
