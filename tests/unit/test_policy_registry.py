@@ -50,7 +50,7 @@ from speedwell.controller.policy.reads.selection_request import Replica, Selecti
 from speedwell.controller.reads.models import ReadBody
 from speedwell.controller.settings import load_settings
 from speedwell.evaluation.papers.reads import method_of
-from speedwell.evaluation.papers.mincof import _scheduler
+from speedwell.evaluation.papers.mincof import scheduler
 from speedwell.sim.fabric_network import network_of
 from speedwell.topo.fabric import spine_leaf
 
@@ -75,7 +75,7 @@ options = FabricCluster(FabricSettings(fabric=fabric, replica_policy="last", cof
 assert "idle" in options and "anywhere" in options and "priorities" in options and "last" in options
 assert method_of("last+longest-name", 1).name == "last+longest-name"
 network = network_of(fabric)
-assert isinstance(_scheduler("idle", network), FairSharing)
+assert isinstance(scheduler("idle", network), FairSharing)
 client, *hosts = sorted(network.hosts)
 selector = Selector(network, "last", "longest-name", Random(1))
 request = SelectionRequest(client, tuple(map(Replica, hosts)), 8e6, 1)
