@@ -46,6 +46,7 @@ _ALONE_BYTES = 4096
 # A plain number: to use an enum's flag takes longer than the system call.
 _WAITALL = int(socket.MSG_WAITALL)
 _DONTWAIT = int(socket.MSG_DONTWAIT)
+_PEEK = int(socket.MSG_PEEK)
 _REQUESTS = (Call, DataRequest)
 
 M = TypeVar("M", bound=Message)
@@ -115,6 +116,7 @@ class Channel:
         self._timeouts: dict[int, float] = {}
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
+        self.protocol: str | None = None    # None: nobody has looked
         self.client = ""    # who has proved to be at the end that asks
         self.nonce = b""
         self._held = b""    # a frame that goes out with the next bytes, where the kernel does not join them
@@ -327,6 +329,13 @@ class Channel:
         scratch = memoryview(bytearray(min(count, _DISCARD_BYTES)))
         while count:
             count -= self.receive_some(scratch[:count])
+
+    def first_bytes(self, count: int) -> bytes:
+        """The next bytes, which stay to be received; fewer if the peer sends no more."""
+        try:
+            return self.socket.recv(count, _WAITALL | _PEEK)
+        except OSError as error:
+            raise self._lost(error) from None
 
     # ------------------------------------------------------------------ life
 

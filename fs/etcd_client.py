@@ -15,13 +15,16 @@ from speedwell.fs.identity.bundle import Identity
 from speedwell.fs.identity.roles import ETCD, host_of
 from speedwell.fs.proto import etcd_pb2 as pb
 from speedwell.fs.proto import etcd_pb2_grpc as pb_grpc
-from speedwell.fs.rpc import RECONNECTION
 
 ATTEMPT_SECONDS = 2.0
 _PAUSE_SECONDS = 0.05
 _UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 _CHANNEL_OPTIONS = [
-    *RECONNECTION, ("grpc.max_receive_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),     # a member that restarts is found again at once
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.min_reconnect_backoff_ms", 1000),        # how long an attempt may take, on a busy machine too
+    ("grpc.max_receive_message_length", -1),
     ("grpc.lb_policy_name", "round_robin"),
     # also while nothing comes: a follower must notice that the machine is gone from which it hears of a dead leader
     ("grpc.keepalive_time_ms", 2000), ("grpc.keepalive_timeout_ms", 1000), ("grpc.http2.max_pings_without_data", 0)]

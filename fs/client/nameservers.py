@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from speedwell.fs.addresses import parse_address
+from speedwell.fs.calls import CallFailed, Calls
 from speedwell.fs.channel import CONNECT_TIMEOUT_SECONDS, STALL_TIMEOUT_SECONDS, Channel, ConnectionLost, connect
-from speedwell.fs.client.calls import CallFailed
-from speedwell.fs.client.secure_calls import NameserverCalls, calls_to
 from speedwell.fs.errors import (
     NameserverUnavailable,
     NamespaceRebuilding,
@@ -50,7 +49,7 @@ def parse_addresses(nameserver: str) -> tuple[str, ...]:
 
 def leads(address: str, timeout_seconds: float, identity: Path | None = None) -> bool | None:
     """Whether the nameserver at `address` leads; None if it does not answer in time. Raises what it answers else."""
-    calls = calls_to(address, math.ceil(timeout_seconds), identity_for(address, identity), wait_until_there=False)
+    calls = Calls(address, math.ceil(timeout_seconds), identity_for(address, identity))
     try:
         calls.call("Statistics", pb.StatisticsRequest(), timeout_seconds)
     except NotLeader:
@@ -78,8 +77,8 @@ class Nameservers:
         known = identity_for(nameserver, identity)
         self.has_identity = known is not None
         self._connect_secured = None if known is None else data_connector(known)
-        self._make_calls = partial(calls_to, stall_timeout_seconds=math.ceil(self._attempt_seconds), identity=known,
-                                   wait_until_there=not several, local_host=local_host)
+        self._make_calls = partial(Calls, stall_timeout_seconds=math.ceil(self._attempt_seconds), identity=known,
+                                   local_host=local_host)
         self._calls = [self._make_calls(address) for address in addresses]
         self._of_owner = dict(zip(addresses, self._calls, strict=True))
         self._owners: list[str] = []        # by block, where several own the namespace
@@ -151,7 +150,7 @@ class Nameservers:
         for calls in list(self._of_owner.values()):
             calls.close()
 
-    def _learn_owners(self, calls: NameserverCalls) -> bool:
+    def _learn_owners(self, calls: Calls) -> bool:
         """Whether a nameserver that does not own something says who does."""
         try:
             reply = calls.call("Owners", pb.OwnersRequest(), self._attempt_seconds)

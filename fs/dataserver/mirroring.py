@@ -3,8 +3,7 @@
 import logging
 import threading
 
-from speedwell.fs.client.calls import CallFailed
-from speedwell.fs.client.secure_calls import calls_to
+from speedwell.fs.calls import CallFailed, Calls
 from speedwell.fs.dataserver.mirror import Mirror
 from speedwell.fs.dataserver.nameserver_link import NameserverLink
 from speedwell.fs.errors import DatabaseDamaged, FileClosed, SpeedwellError, StorageFailed
@@ -30,7 +29,7 @@ class Mirroring:
         self._mirror = mirror
         self._link = link
         self._dataserver_id = dataserver_id
-        self._calls = calls_to(link.address.split(",")[0], CALL_SECONDS, link.identity, wait_until_there=False)
+        self._calls = Calls(link.address.split(",")[0], CALL_SECONDS, link.identity)
         self._keep: bool | None = None
         self._upload = 0
         self._uploaded = 0

@@ -3,8 +3,7 @@
 import time
 from typing import Any
 
-from speedwell.fs.client.calls import CallFailed
-from speedwell.fs.client.secure_calls import calls_to
+from speedwell.fs.calls import CallFailed, Calls
 from speedwell.fs.errors import FileClosed, NameserverUnavailable, NotAuthenticated, NotLeader, SpeedwellError
 from speedwell.fs.identity.bundle import Identity
 from speedwell.fs.proto.speedwell_pb2 import (
@@ -34,8 +33,7 @@ class NameserverLink:
         self.address = address
         self.identity = identity
         self._dataserver_id = dataserver_id
-        self._calls = [calls_to(one, CALL_TIMEOUT_SECONDS, identity, wait_until_there=False)
-                       for one in address.split(",")]
+        self._calls = [Calls(one, CALL_TIMEOUT_SECONDS, identity) for one in address.split(",")]
         self._leader = 0
         self._silent: set[int] = set()
 

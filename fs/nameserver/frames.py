@@ -18,8 +18,8 @@ from speedwell.fs.errors import NotAuthenticated, NotAuthorised, SpeedwellError
 from speedwell.fs.identity.bundle import Identity
 from speedwell.fs.nameserver.audit import AUDITED, Audit, Note
 from speedwell.fs.nameserver.dispatch import Requests
+from speedwell.fs.nameserver.grpc_door import PROTOCOL, GrpcDoor
 from speedwell.fs.nameserver.permissions import require_method
-from speedwell.fs.nameserver.server import PROTOCOL, ListenFailed, ProvenGrpc
 from speedwell.fs.proto.speedwell_pb2 import Call, CallReply
 from speedwell.fs.rates import of_refused
 from speedwell.fs.secure_channel import SecureChannel
@@ -27,12 +27,20 @@ from speedwell.fs.secure_channel import SecureChannel
 LOCAL = "local"
 """Who asks over the local socket, for tokens; the names of others have a role before them."""
 
+FRAMES = "frames"
+PREFACE = b"PRI * "
+"""So begins every connection of HTTP/2 (RFC 9113), which is below gRPC."""
+
 _BACKLOG = 1024
 _REFUSALS = (NotAuthenticated, NotAuthorised)
 
 
+class ListenFailed(SpeedwellError):
+    """The address cannot be listened on; the message says why."""
+
+
 class NameserverFrames(CommonThread):
-    """Answers `Call` frames with what `requests` says, and gRPC over TLS."""
+    """Answers `Call` frames with what `requests` says, and gRPC, on one port."""
 
     def __init__(self, requests: Requests, listener: socket.socket, identity: Identity | None = None,
                  audit: Audit | None = None) -> None:
@@ -43,7 +51,7 @@ class NameserverFrames(CommonThread):
         self._requests = requests
         self._audit = audit
         self._refused = of_refused()
-        self._grpc = ProvenGrpc(self._answer, requests.names)
+        self._grpc = GrpcDoor(self._answer, requests.names)
         self.port = int(listener.getsockname()[1])
 
     def start(self) -> None:
@@ -55,7 +63,9 @@ class NameserverFrames(CommonThread):
         super().stop(grace_seconds)
 
     def receive_request(self, channel: Channel) -> Call | None:
-        if isinstance(channel, SecureChannel) and channel.protocol == PROTOCOL:
+        if channel.protocol is None and not isinstance(channel, SecureChannel):
+            channel.protocol = PROTOCOL if channel.first_bytes(len(PREFACE)) == PREFACE else FRAMES
+        if channel.protocol == PROTOCOL:
             self._grpc.converse(channel, partial(self._set_busy, channel, False))
             return None
         return channel.receive_alone(Call)

@@ -35,7 +35,6 @@ from speedwell.fs.nameserver.leadership import Leadership
 from speedwell.fs.nameserver.metrics import MeasuredRequests, NamespaceMetrics
 from speedwell.fs.nameserver.placement_advice import PlacementAdvice
 from speedwell.fs.nameserver.reports import Reports
-from speedwell.fs.nameserver.server import serve
 from speedwell.fs.nameserver.service import NameserverService
 from speedwell.fs.nameserver.settings import Settings
 from speedwell.fs.nameserver.sharing import Sharing
@@ -64,8 +63,8 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
     namespace in etcd and a mirror of it in `directory`: one of them leads, or each owns a part if it is `shared`.
     `new` makes an empty namespace in an empty directory, `force`
     rebuilds one without waiting for dataservers. `controller` is the URL of whom to ask where large files go,
-    `metrics_address` where Prometheus is answered. With an identity requests come over TLS alone, as frames or
-    gRPC; else from anybody. Changes are written to `audit_log`. `etcd_identity` is for TLS to etcd. Who makes more
+    `metrics_address` where Prometheus is answered. Requests come as frames or gRPC: with an identity over TLS
+    alone, else from anybody. Changes are written to `audit_log`. `etcd_identity` is for TLS to etcd. Who makes more
     than `request_rate` requests a second waits. Raises SpeedwellError, IdentityError if the nameserver cannot
     start."""
     # Blocked in all threads and waited for below. A handler that wakes the main thread loses a signal that
@@ -80,18 +79,16 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
         raise InvalidArgument("--shared: --listen must name the address at which others reach this nameserver")
     if settings.encrypt_data and identity is None:
         raise InvalidArgument("--encrypt-data: it takes --identity, for TLS")
-    listen(host, port).close()  # before anything is made on the disk, and for the reason, which gRPC does not tell
     sync = settings.fsync == defaults.ALWAYS
     with ExitStack() as cleanup:
-        listener = cleanup.enter_context(listen(host, port if identity else 0))
-        frame_port = listener.getsockname()[1]
-
+        listener = cleanup.enter_context(listen(host, port))    # before anything is made on the disk
+        bound_port = listener.getsockname()[1]
         advice = PlacementAdvice(controller, identity=identity_directory) if controller else None
         if advice:
             cleanup.callback(advice.close)
 
         def make_service(store: Store, doubt: Callable[[str], None] = log.error) -> NameserverService:
-            return NameserverService(store, settings, generator=random.Random(), frame_port=frame_port, advice=advice,
+            return NameserverService(store, settings, generator=random.Random(), frame_port=bound_port, advice=advice,
                                      doubt=doubt, revoked=dict if identity is None else lambda: identity.revoked,
                                      door_warnings=lambda: frames.warnings)
 
@@ -125,9 +122,6 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
         frames.start()
         if identity is None:
             log.warning("without --identity: whoever reaches this address may do anything")
-            server, bound_port = serve(requests.answer, requests.names, host, port)
-        else:
-            server, bound_port = None, frame_port
         shown_host = f"[{host}]" if ":" in host else host
         own_address = f"{shown_host}:{bound_port}"
         if etcd:
@@ -142,10 +136,7 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
         systemd.ready(f"ready {own_address}")
         systemd.wait_for(STOP_SIGNALS, lambda: _answers(own_address, identity_directory))
         log.info("stopping")
-        stopped = None if server is None else server.stop(STOP_GRACE_SECONDS)
         frames.stop(STOP_GRACE_SECONDS)
-        if stopped is not None:
-            stopped.wait()
 
 
 def _replicated_store(client: EtcdClient, prefix: str, directory: Path, address: str, *,

@@ -1,7 +1,7 @@
 """What each request of the nameserver does: checks it, asks the namespace, answers.
 
 Requests and replies are the messages of fs/proto/speedwell.proto; errors are those of `speedwell.fs.errors`. gRPC
-itself is in `speedwell.fs.nameserver.server`.
+itself is in `speedwell.fs.nameserver.grpc_door`.
 """
 
 import logging

@@ -8,8 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from speedwell.fs.client.calls import CallFailed
-from speedwell.fs.client.secure_calls import NameserverCalls, calls_to
+from speedwell.fs.calls import CallFailed, Calls
 from speedwell.fs.errors import SpeedwellError
 from speedwell.fs.identity.bundle import Identity
 from speedwell.fs.nameserver.dispatch import Requests
@@ -37,7 +36,7 @@ class Sharing:
         self._identity = identity
         self._service: NameserverService | None = None
         self._told: pb.StatisticsReply | None = None
-        self._calls: dict[str, NameserverCalls] = {}
+        self._calls: dict[str, Calls] = {}
         self._stopped = threading.Event()
         store.tell = self._tell
         requests.always["Owners"] = (pb.OwnersRequest, self._owners)
@@ -114,7 +113,7 @@ class Sharing:
     def _ask(self, address: str, method: str, request: Any, seconds: float = CALL_SECONDS) -> Any:
         """The reply; None if there is none."""
         calls = self._calls.get(address) or self._calls.setdefault(
-            address, calls_to(address, int(CALL_SECONDS), self._identity, wait_until_there=False))
+            address, Calls(address, int(CALL_SECONDS), self._identity))
         try:
             return calls.call(method, request, min(seconds, CALL_SECONDS))
         except (SpeedwellError, CallFailed) as error:

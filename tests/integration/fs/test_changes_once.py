@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from speedwell.fs.client.calls import CallFailed, FrameCalls
+from speedwell.fs.calls import CallFailed, Calls
 from speedwell.fs.client.metadata import MetadataClient
 from speedwell.fs.proto import speedwell_pb2 as pb
 from tests.etcd import EtcdCluster, requires_etcd
@@ -43,17 +43,18 @@ class SilentAnswers:
     def __init__(self, client: MetadataClient, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers: list[Any] = []
         self._lost = threading.Event()
-        as_frame = FrameCalls._as_frame
+        call = Calls._call
 
-        def silent(calls: FrameCalls, port: int, connection: Any, method: str, request: Any, timeout: float) -> Any:
-            answer = as_frame(calls, port, connection, method, request, timeout)
-            if calls not in client._nameservers._calls or method in ("Lookup", "List") or self._lost.is_set():
+        def silent(calls: Calls, method: str, request: Any, timeout: float) -> Any:
+            answer = call(calls, method, request, timeout)
+            is_change = method not in ("Lookup", "List", "Statistics")
+            if calls not in client._nameservers._calls or not is_change or self._lost.is_set():
                 return answer
             self.answers.append(answer)
             assert self._lost.wait(PATIENCE_SECONDS)
             raise CallFailed
 
-        monkeypatch.setattr(FrameCalls, "_as_frame", silent)
+        monkeypatch.setattr(Calls, "_call", silent)
 
     def lose(self) -> None:
         self._lost.set()

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from speedwell.fs.client.calls import CallFailed
+from speedwell.fs.calls import CallFailed, Calls
 from speedwell.fs.client.metadata import MetadataClient
 from speedwell.fs.client.nameservers import ATTEMPT_SECONDS
-from speedwell.fs.client.secure_calls import calls_to
 from speedwell.fs.errors import (
     AlreadyExists,
     DirectoryNotEmpty,
@@ -264,7 +263,7 @@ class TestUnavailable:
         """Dataservers' heartbeats and clients of several nameservers ask so, and have little time for it."""
         with LocalCluster(tmp_path, dataservers=0) as cluster:
             address = cluster.nameserver.address
-            calls = calls_to(address, 20, identity_for(address, None), wait_until_there=False)
+            calls = Calls(address, 20, identity_for(address, None))
             for _ in range(2):
                 assert calls.call("Statistics", StatisticsRequest(), 20).namespace
                 cluster.nameserver.kill()

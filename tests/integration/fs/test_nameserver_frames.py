@@ -11,10 +11,8 @@ import grpc
 import pytest
 
 from speedwell.fs import rpc
-from speedwell.fs.channel import HEADER, MAGIC, MAX_FRAME_BYTES, Channel, ConnectionLost, connect
-from speedwell.fs.client.calls import Calls
+from speedwell.fs.channel import HEADER, MAGIC, MAX_FRAME_BYTES, Channel, connect
 from speedwell.fs.client.metadata import MetadataClient
-from speedwell.fs.errors import NoSuchFile
 from speedwell.fs.proto import speedwell_pb2 as pb
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
@@ -34,8 +32,8 @@ def client(cluster: LocalCluster) -> Iterator[MetadataClient]:
 
 
 @pytest.fixture
-def channel(client: MetadataClient) -> Iterator[Channel]:
-    channel = connect("127.0.0.1", client.statistics().frame_port)
+def channel(cluster: LocalCluster) -> Iterator[Channel]:
+    channel = connect("127.0.0.1", cluster.nameserver.port)
     yield channel
     channel.close()
 
@@ -77,8 +75,8 @@ def test_what_is_no_frame_is_refused_and_the_connection_closed(client: MetadataC
     assert client.lookup("/").inode == 1
 
 
-def test_random_bytes_never_stop_the_server(client: MetadataClient) -> None:
-    port = client.statistics().frame_port
+def test_random_bytes_never_stop_the_server(cluster: LocalCluster, client: MetadataClient) -> None:
+    port = cluster.nameserver.port
     generator = random.Random(7)
     for _ in range(60):
         with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
@@ -86,37 +84,25 @@ def test_random_bytes_never_stop_the_server(client: MetadataClient) -> None:
     assert client.lookup("/").inode == 1
 
 
-def test_a_client_finds_the_frame_port_of_a_nameserver_that_was_restarted(tmp_path: Path) -> None:
-    with LocalCluster(tmp_path, dataservers=0) as cluster, \
-            MetadataClient(cluster.nameserver.address, cache_seconds=0) as client:
-        client.mkdir("/d")
-        before = client.statistics().frame_port
-        cluster.nameserver.kill()
-        cluster.nameserver.start()
-        assert client.lookup("/d").type == pb.DIRECTORY
-        after = client.statistics().frame_port
-        assert after != before
-        assert _connections_to(after) >= 1, "the client stays with gRPC"
+def test_one_port_takes_frames_and_grpc_and_says_so(cluster: LocalCluster, client: MetadataClient) -> None:
+    """What asks for the port of frames, as clients of earlier releases do, is told the one it knows."""
+    assert client.statistics().frame_port == cluster.nameserver.port
+    sockets = _descriptors(cluster.nameserver.pid)
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    assert {int(line[1].rpartition(":")[2], 16) for line in lines
+            if line[3] == "0A" and f"socket:[{line[9]}]" in sockets} == {cluster.nameserver.port}
 
 
-def test_a_client_that_cannot_reach_the_frame_port_uses_grpc(cluster: LocalCluster,
-                                                             monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreachable(*arguments: object, **options: object) -> Channel:
-        raise ConnectionLost("no route to host")
-
-    monkeypatch.setattr("speedwell.fs.connections.connect", unreachable)
-    calls = Calls(cluster.nameserver.address)
-    try:
-        reply = calls.call("Lookup", pb.LookupRequest(path=b"/"), 5.0)
-        assert reply.attributes.inode == 1
-        with pytest.raises(NoSuchFile):
-            calls.call("Lookup", pb.LookupRequest(path=b"/missing"), 5.0)
-    finally:
-        calls.close()
+def test_a_grpc_client_that_says_nothing_more_holds_nobody_up(cluster: LocalCluster, client: MetadataClient) -> None:
+    with socket.create_connection(("127.0.0.1", cluster.nameserver.port), timeout=5) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        assert client.lookup("/").inode == 1
+        assert connection.recv(9)[3] == 4, "no SETTINGS"
 
 
-def test_a_client_that_goes_away_in_the_middle_of_a_frame_costs_nothing(client: MetadataClient) -> None:
-    port = client.statistics().frame_port
+def test_a_client_that_goes_away_in_the_middle_of_a_frame_costs_nothing(cluster: LocalCluster,
+                                                                        client: MetadataClient) -> None:
+    port = cluster.nameserver.port
     with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
         connection.sendall(HEADER.pack(MAGIC, 100) + b"half")
     mine = f":{port:04X}"
@@ -126,13 +112,9 @@ def test_a_client_that_goes_away_in_the_middle_of_a_frame_costs_nothing(client: 
     assert client.lookup("/").inode == 1
 
 
-def _connections_to(port: int) -> int:
-    """Established connections of this process to a local port."""
-    inodes = {os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")  # noqa: PTH115, PTH208
-              if os.path.islink(f"/proc/self/fd/{name}")}  # noqa: PTH114
-    return sum(line.split()[2].endswith(f":{port:04X}") and line.split()[3] == "01"
-               and f"socket:[{line.split()[9]}]" in inodes
-               for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+def _descriptors(pid: int) -> set[str]:
+    """What they lead to."""
+    return {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()}  # noqa: PTH115
 
 
 def test_2000_clients_with_connections_of_their_own_are_all_answered(cluster: LocalCluster,
@@ -140,7 +122,7 @@ def test_2000_clients_with_connections_of_their_own_are_all_answered(cluster: Lo
     """More than there is room for take turns."""
     client.create("/many")
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    port = client.statistics().frame_port
+    port = cluster.nameserver.port
     request = pb.LookupRequest(path=b"/many").SerializeToString()
     channels: list[Channel] = []
     try:

@@ -35,7 +35,7 @@ def later_version(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def frames(cluster: LocalCluster) -> Channel:
-    return connect(cluster.nameserver.host, cluster.client().statistics().frame_port)
+    return connect(cluster.nameserver.host, cluster.nameserver.port)
 
 
 def test_a_client_of_a_later_version_is_told_to_have_the_nameserver_upgraded(cluster: LocalCluster,

@@ -1,8 +1,8 @@
-"""Errors keep their kind and message over gRPC."""
+"""Errors keep their kind and message."""
 
-from typing import Any
+import socket
+import threading
 
-import grpc
 import pytest
 
 from speedwell.fs import errors, rpc
@@ -13,48 +13,44 @@ from speedwell.fs.errors import (
     InvalidName,
     NameserverUnavailable,
     NameTooLong,
+    NotSupported,
     SpeedwellError,
 )
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SpeedwellError)]
 
 
-class Answer:
-    """What a client holds after a failed call."""
-
-    def __init__(self, code: Any, details: str, metadata: tuple[tuple[str, str], ...] = ()) -> None:
-        self._parts = code, details, metadata
-
-    def code(self) -> Any:
-        return self._parts[0]
-
-    def details(self) -> str:
-        return self._parts[1]
-
-    def trailing_metadata(self) -> tuple[tuple[str, str], ...]:
-        return self._parts[2]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_error_arrives_as_what_it_was(kind: type[SpeedwellError]) -> None:
-    arrived = rpc.error_from(Answer(*rpc.status_of(kind("/a is so"))), "here:1")
+    _, details, metadata = rpc.status_of(kind("/a is so"))
+    arrived = rpc.named_error(dict(metadata)[rpc.ERROR_NAME_KEY], details)
     assert type(arrived) is kind
     assert str(arrived) == "/a is so"
-    assert not rpc.is_transport_failure(Answer(*rpc.status_of(kind("/a is so"))))
 
 
-@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED])
-def test_a_call_that_nobody_answered_names_the_address(code: Any) -> None:
-    answer = Answer(code, "connection refused")
-    assert rpc.is_transport_failure(answer)
-    error = rpc.error_from(answer, "here:1")
-    assert isinstance(error, NameserverUnavailable)
-    assert "here:1" in str(error)
+def test_a_call_that_nobody_answered_names_the_address() -> None:
+    with MetadataClient("127.0.0.1:1", call_timeout_seconds=0.1) as client, \
+            pytest.raises(NameserverUnavailable, match=r"127.0.0.1:1 did not answer"):
+        client.lookup("/")
+
+
+def test_what_is_no_nameserver_is_named_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        def answer() -> None:
+            with stranger.accept()[0] as connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"127.0.0.1:{stranger.getsockname()[1]}"
+        with MetadataClient(address) as client, pytest.raises(NotSupported, match=f"{address} is no nameserver"):
+            client.lookup("/")
+        thread.join()
 
 
 def test_an_error_unknown_here_is_an_internal_one() -> None:
-    answer = Answer(grpc.StatusCode.INTERNAL, "broken", ((rpc.ERROR_NAME_KEY, "FromTheFuture"),))
-    assert type(rpc.error_from(answer, "here:1")) is errors.InternalError
+    assert type(rpc.named_error("FromTheFuture", "broken")) is errors.InternalError
 
 
 @pytest.mark.parametrize("address", ["", "here", ":7400", "here:", "here:0", "here:65536", "here:x"])

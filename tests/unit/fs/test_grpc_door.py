@@ -1,4 +1,4 @@
-"""The nameserver's gRPC for clients with a certificate: what a hostile one can hold up."""
+"""The nameserver's gRPC: what a hostile client can hold up."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from speedwell.fs.channel import Channel
-from speedwell.fs.nameserver import server
-from speedwell.fs.nameserver.server import ProvenGrpc
+from speedwell.fs.nameserver import grpc_door
+from speedwell.fs.nameserver.grpc_door import GrpcDoor
 
 
 def test_who_floods_grpc_until_it_reads_no_more_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "SEND_STALL_SECONDS", 0.2)
-    proven = ProvenGrpc(lambda name, data, channel: (b"", 0.0), ())
+    monkeypatch.setattr(grpc_door, "SEND_STALL_SECONDS", 0.2)
+    door = GrpcDoor(lambda name, data, channel: (b"", 0.0), ())
     with socket.socket(socket.AF_UNIX) as deaf:
         deaf.bind(str(tmp_path / "grpc"))
         deaf.listen(1)
-        monkeypatch.setattr(proven, "_path", lambda: str(tmp_path / "grpc"))
+        monkeypatch.setattr(door, "_path", lambda: str(tmp_path / "grpc"))
         ours, theirs = socket.socketpair()
-        conversation = threading.Thread(target=proven.converse, args=(Channel(ours), lambda: None), daemon=True)
+        conversation = threading.Thread(target=door.converse, args=(Channel(ours), lambda: None), daemon=True)
         conversation.start()
         theirs.settimeout(60)
         with theirs, ours:

@@ -1,4 +1,4 @@
-"""The nameserver's gRPC side: connections, errors to status codes."""
+"""gRPC at the nameserver: the documented way for programs in other languages. Frames answer all the same."""
 
 import secrets
 import select
@@ -17,16 +17,14 @@ from speedwell.fs import rpc, tracing
 from speedwell.fs.channel import Channel, ConnectionLost
 from speedwell.fs.errors import NotAuthenticated, SpeedwellError
 from speedwell.fs.frame_server import IDLE_SECONDS, NO_CERTIFICATE, SEND_STALL_SECONDS
-from speedwell.fs.secure_channel import SecureChannel
 
 WORKERS = 4
 """Handlers take microseconds and mostly hold Python's lock: two run as many requests a second as eight."""
 
 PROTOCOL = "h2"
-"""As TLS names it (RFC 7301); who does not ask for it sends frames."""
+"""As TLS names it (RFC 7301); whoever does not ask for it sends frames."""
 
 _OPTIONS = [
-    ("grpc.so_reuseport", 0),  # a second nameserver on the same port must fail, not share it
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.max_concurrent_streams", 128),
@@ -38,28 +36,15 @@ Answer = Callable[[str, bytes, str], bytes]
 """To a request's name and message, from whom gRPC names so. Raises SpeedwellError."""
 
 
-class ListenFailed(SpeedwellError):
-    """The address cannot be listened on; the message says why."""
-
-
-def serve(answer: Callable[[str, bytes], bytes], names: Iterable[str], host: str, port: int) -> tuple[Any, int]:
-    """Start a gRPC server for everybody (port 0: any free one); returns it and its port. Raises ListenFailed."""
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    try:
-        return _start(lambda name, data, _: answer(name, data), names, address)
-    except RuntimeError as error:           # gRPC names itself and no cause
-        raise ListenFailed(f"--listen: cannot listen on {address}: another process has it by now") from error
-
-
 class _Conversation:
-    def __init__(self, channel: SecureChannel) -> None:
+    def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.wait_seconds = 0.0     # before the next bytes of the answer
 
 
-class ProvenGrpc:
-    """gRPC for clients with a certificate. TLS ends where it does for frames, and is the same; a local socket of our
-    own carries the rest to gRPC, which knows whose it is by the name of that socket. Thread-safe."""
+class GrpcDoor:
+    """gRPC on the port of frames. TLS, if there is any, ends where it does for frames, and is the same; a local
+    socket of our own carries the rest to gRPC, which knows whose it is by the name of that socket. Thread-safe."""
 
     def __init__(self, answer: Callable[[str, bytes, Channel], tuple[bytes | SpeedwellError, float]],
                  names: Iterable[str]) -> None:
@@ -72,7 +57,7 @@ class ProvenGrpc:
         self._server: Any = None
         self._stopped = False
 
-    def converse(self, channel: SecureChannel, moved: Callable[[], None]) -> None:
+    def converse(self, channel: Channel, moved: Callable[[], None]) -> None:
         """Until one end has had enough; `moved` is called with each part. Raises ConnectionLost."""
         own = f"speedwell-{secrets.token_hex(16)}"
         with suppress(OSError), socket.socket(socket.AF_UNIX) as inner:
@@ -101,7 +86,7 @@ class ProvenGrpc:
                 raise ConnectionLost("the nameserver is stopping")
             if self._place is None:
                 self._place = TemporaryDirectory(prefix="speedwell-", dir="/tmp")   # short enough for a socket
-                self._server, _ = _start(self._answered, self._names, f"unix:{self._place.name}/grpc")
+                self._server = _start(self._answered, self._names, f"unix:{self._place.name}/grpc")
             return f"{self._place.name}/grpc"
 
     def _answered(self, name: str, data: bytes, peer: str) -> bytes:
@@ -133,7 +118,7 @@ def _carry(conversation: _Conversation, inner: socket.socket, moved: Callable[[]
         moved()
 
 
-def _start(answer: Answer, names: Iterable[str], address: str) -> tuple[Any, int]:
+def _start(answer: Answer, names: Iterable[str], address: str) -> Any:
     server = grpc.server(ThreadPoolExecutor(WORKERS, thread_name_prefix="rpc"), options=_OPTIONS)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(rpc.SERVICE, {
         name: grpc.unary_unary_rpc_method_handler(
@@ -141,9 +126,9 @@ def _start(answer: Answer, names: Iterable[str], address: str) -> tuple[Any, int
             request_deserializer=None,  # here it would turn a malformed message into an INTERNAL error
             response_serializer=None)
         for name in names}),))
-    bound_port = server.add_insecure_port(address)
+    server.add_insecure_port(address)
     server.start()
-    return server, bound_port
+    return server
 
 
 def _handler(answer: Answer, name: str) -> Callable[[bytes, Any], bytes]:
