@@ -14,6 +14,7 @@ from speedwell.controller.network import models
 from speedwell.controller.policy.network.graph import Link
 from speedwell.controller.rest.fields import DpidInput
 from speedwell.controller.rest.index import VERSION
+from speedwell.controller.rest.roles import READER, SCHEDULER
 from speedwell.controller.rest.routes import route
 from speedwell.controller.topology.state import NetworkState, PortInfo
 
@@ -38,7 +39,8 @@ class NetworkApi:
         self._is_in_force = is_in_force
         self._started_at = time.monotonic()
 
-    @route("GET", "/v1/network", summary="Switches, hosts and links", tag="network", response=models.Network)
+    @route("GET", "/v1/network", summary="Switches, hosts and links", tag="network", response=models.Network,
+           roles=(READER, SCHEDULER))
     def network(self) -> models.Network:
         return models.Network(switches=self._switches(), hosts=self._hosts(), links=self._links())
 

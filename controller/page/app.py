@@ -24,6 +24,7 @@ from speedwell.controller.rest import PlainText, RestApplication, route
 from speedwell.controller.rest.access import COOKIE, NotAuthenticated
 from speedwell.controller.rest.fields import InputModel
 from speedwell.controller.rest.http import Headers
+from speedwell.controller.rest.roles import EVERYBODY
 from speedwell.controller.services import Services
 from speedwell.controller.topology.state import NetworkState
 
@@ -96,22 +97,22 @@ class WebPage(Application):
 
     # --- routes ---
 
-    @route("GET", "/page", summary="The web page, as / is for browsers", tag="page", response=HTML)
+    @route("GET", "/page", summary="The web page, as / is for browsers", tag="page", response=HTML, roles=EVERYBODY)
     def page(self) -> bytes:
         return self._files["index.html"]
 
     @route("GET", "/page/{name}.js", summary="A part of the web page", tag="page", response=SCRIPT,
-           problems=[UnknownFile])
+           problems=[UnknownFile], roles=EVERYBODY)
     def script(self, name: FileName) -> bytes:
         return self._file(f"{name}.js")
 
     @route("GET", "/page/{name}.css", summary="How the web page looks", tag="page", response=STYLE,
-           problems=[UnknownFile])
+           problems=[UnknownFile], roles=EVERYBODY)
     def style(self, name: FileName) -> bytes:
         return self._file(f"{name}.css")
 
     @route("POST", "/v1/session", summary="Let a browser in that has a token", tag="page", request=Login, status=204,
-           problems=[NotAuthenticated])
+           problems=[NotAuthenticated], roles=EVERYBODY)
     def log_in(self, body: Login) -> Headers:
         """The token comes back as a cookie that only this controller gets, and no script."""
         seconds = 0
@@ -119,7 +120,8 @@ class WebPage(Application):
             seconds = int(self._rest.access.by_token(body.token).expires_at - time.time())
         return [("Set-Cookie", f"{COOKIE}={body.token}; Max-Age={seconds}; {COOKIE_RULES}")]
 
-    @route("DELETE", "/v1/session", summary="Have a browser forget its token", tag="page", status=204)
+    @route("DELETE", "/v1/session", summary="Have a browser forget its token", tag="page", status=204,
+           roles=EVERYBODY)
     def log_out(self) -> Headers:
         return [("Set-Cookie", f"{COOKIE}=; Max-Age=0; {COOKIE_RULES}")]
 

@@ -16,6 +16,7 @@ from speedwell.controller.policy.errors import ImpossiblePlacement
 from speedwell.controller.policy.network.tiers import Tiers
 from speedwell.controller.policy.placements.request import Candidate, PlacementRequest
 from speedwell.controller.rest.pages import LIMIT, Limit, Offset, page_of
+from speedwell.controller.rest.roles import NAMESERVER
 from speedwell.controller.rest.routes import route
 from speedwell.controller.topology.state import NetworkState
 
@@ -39,7 +40,8 @@ class PlacementsApi:
         self._tiers = Tiers(state.network)
 
     @route("POST", "/v1/placements", summary="Choose where the replicas of new files go", tag="placements",
-           request=models.PlacementsRequest, response=models.Placements, problems=[TooManyPlacements])
+           request=models.PlacementsRequest, response=models.Placements, problems=[TooManyPlacements],
+           roles=(NAMESERVER,))
     def place(self, body: models.PlacementsRequest) -> bytes:
         """The destinations are in the order in which the replicas pass the bytes on. The links of that chain are
         expected to be busy for `expected_seconds`, or until the placement is deleted; later placements keep off them.
@@ -71,7 +73,7 @@ class PlacementsApi:
             for expected in found], **page)
 
     @route("DELETE", "/v1/placements/{id}", summary="A placement's transfer is over", tag="placements", status=204,
-           problems=[UnknownPlacement])
+           problems=[UnknownPlacement], roles=(NAMESERVER,))
     def delete_placement(self, id: PlacementId) -> None:  # noqa: A002
         """Its links are free for others at once. One whose time is over needs no deleting."""
         self._service.end(id)

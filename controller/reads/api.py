@@ -35,6 +35,7 @@ from speedwell.controller.reads.book import (
 )
 from speedwell.controller.rest.pages import LIMIT, Limit, Offset, OverLink, is_over, page_of
 from speedwell.controller.rest.problems import FieldError, invalid
+from speedwell.controller.rest.roles import DATASERVER, MOUNT, READER
 from speedwell.controller.rest.routes import route
 from speedwell.controller.topology.state import NetworkState
 
@@ -43,6 +44,7 @@ PartNumber = Annotated[int, Field(ge=0, lt=models.MAX_CLIENT_PORTS,
 ReadId = Annotated[str, Field(min_length=1, max_length=64, description="As POST /v1/reads gave it.")]
 
 MOST_WAIT_SECONDS = 10.0
+READ_CLIENTS = (MOUNT, DATASERVER)
 After = Annotated[int | None, Field(ge=0, le=1 << 53, description="The revision that the client knows.")]
 WaitSeconds = Annotated[float, Field(ge=0, le=MOST_WAIT_SECONDS, allow_inf_nan=False, description=(
     "How long the answer may take if there is no news. Counts with `after` only."))]
@@ -71,7 +73,8 @@ class ReadsApi:
 
     @route("POST", "/v1/reads", summary="Choose replicas and paths for a read", tag="reads",
            request=models.ReadBody, response=models.PlacedRead, status=201,
-           problems=[UnknownHost, NoSuchPath, ConnectionInUse, SwitchRefused, SwitchGone, SwitchTimedOut])
+           problems=[UnknownHost, NoSuchPath, ConnectionInUse, SwitchRefused, SwitchGone, SwitchTimedOut],
+           roles=READ_CLIENTS)
     def create_read(self, body: models.ReadBody, peer: str) -> models.PlacedRead:
         """The switches have confirmed the paths when this answers. For each part, the client connects from its
         `client_port` to its replica; it deletes the read when it is done. Replicas that no switch has seen are left
@@ -97,13 +100,13 @@ class ReadsApi:
             raise
 
     @route("DELETE", "/v1/reads/{id}", summary="End a read", tag="reads", status=204,
-           problems=[UnknownRead, SwitchRefused, SwitchTimedOut])
+           problems=[UnknownRead, SwitchRefused, SwitchTimedOut], roles=READ_CLIENTS)
     def delete_read(self, id: ReadId) -> None:  # noqa: A002
         """Its entries are out of the switches when this answers."""
         self._service.end(id)
 
     @route("DELETE", "/v1/reads/{id}/parts/{number}", summary="End one part of a read", tag="reads", status=204,
-           problems=[UnknownRead, UnknownPart, SwitchRefused, SwitchTimedOut])
+           problems=[UnknownRead, UnknownPart, SwitchRefused, SwitchTimedOut], roles=READ_CLIENTS)
     def delete_part(self, id: ReadId, number: PartNumber) -> None:  # noqa: A002
         """For a part that ends before the others: its bandwidth counts as free at once. With the last one the read
         ends."""
@@ -119,7 +122,7 @@ class ReadsApi:
         return models.ReadList(reads=[self._read_state(read, flows, now) for read in in_turns(reads)], **page)
 
     @route("GET", "/v1/reads/{id}", summary="A read in flight", tag="reads", response=models.ReadState,
-           problems=[UnknownRead, TooManyWaiting], query=("after", "wait_seconds"))
+           problems=[UnknownRead, TooManyWaiting], query=("after", "wait_seconds"), roles=(READER, *READ_CLIENTS))
     def get_read(self, id: ReadId, after: After = None, wait_seconds: WaitSeconds = 0.0) -> models.ReadState:  # noqa: A002
         """With `after`, the client asks for news: the answer comes as soon as the revision is higher, or after
         `wait_seconds`. Parts that it does not know yet are for it to open; their entries are confirmed."""

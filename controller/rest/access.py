@@ -1,4 +1,4 @@
-"""Who may ask what over REST: one table, by route."""
+"""Who may ask what over REST: operators everything, others what routes say with their `roles`."""
 
 import math
 import time
@@ -8,72 +8,13 @@ import eventlet
 
 from speedwell.controller.rest.http import Request
 from speedwell.controller.rest.problems import HttpProblem
+from speedwell.controller.rest.roles import NOBODY_ELSE
 from speedwell.controller.rest.routes import Route
 from speedwell.fs.identity.bundle import Identity, Peer
-from speedwell.fs.identity.roles import DATASERVER, MOUNT, NAMESERVER, OPERATOR, READER, SCHEDULER
+from speedwell.fs.identity.roles import DATASERVER, OPERATOR
 from speedwell.fs.rates import Rates, of_refused
 
 COOKIE = "__Host-speedwell"
-READ = (READER,)
-READS = (MOUNT, DATASERVER)
-NOBODY_ELSE: tuple[str, ...] = ()
-EVERYBODY = None
-"""Also who has proved nothing: what the page consists of, and how it is let in."""
-
-ALLOWED: dict[str, tuple[str, ...] | None] = {
-    "GET /": READ,
-    "GET /metrics": READ,
-    "GET /openapi.json": READ,
-    "GET /page": EVERYBODY,
-    "GET /page/{name}.css": EVERYBODY,
-    "GET /page/{name}.js": EVERYBODY,
-    "POST /v1/session": EVERYBODY,
-    "DELETE /v1/session": EVERYBODY,
-    "GET /v1.0/topology/hosts": READ,
-    "GET /v1.0/topology/hosts/{dpid}": READ,
-    "GET /v1.0/topology/links": READ,
-    "GET /v1.0/topology/links/{dpid}": READ,
-    "GET /v1.0/topology/switches": READ,
-    "GET /v1.0/topology/switches/{dpid}": READ,
-    "GET /v1/coflow-flows": READ,
-    "GET /v1/coflows": READ,
-    "GET /v1/coflows/{id}": READ,
-    "DELETE /v1/coflows/{id}": NOBODY_ELSE,
-    "GET /v1/entries": READ,
-    "GET /v1/events": READ,
-    "GET /v1/events/history": READ,
-    "GET /v1/flows": READ,
-    "GET /v1/health": READ,
-    "GET /v1/hosts": READ,
-    "GET /v1/links": READ,
-    "GET /v1/metadata/blocks": READ,
-    "GET /v1/metadata/servers": READ,
-    "POST /v1/metadata/servers": (DATASERVER,),
-    "DELETE /v1/metadata/servers/{host}": NOBODY_ELSE,
-    "GET /v1/metadata/tables/{dpid}": READ,
-    "GET /v1/meters": READ,
-    "GET /v1/network": (READER, SCHEDULER),
-    "GET /v1/placements": READ,
-    "POST /v1/placements": (NAMESERVER,),
-    "DELETE /v1/placements/{id}": (NAMESERVER,),
-    "GET /v1/queues": READ,
-    "GET /v1/reads": READ,
-    "POST /v1/reads": READS,
-    "GET /v1/reads/{id}": (READER, *READS),
-    "DELETE /v1/reads/{id}": READS,
-    "DELETE /v1/reads/{id}/parts/{number}": READS,
-    "GET /v1/storage": READ,
-    "PUT /v1/storage/nameservers": (NAMESERVER,),
-    "GET /v1/timeslices/classes": (*READ, SCHEDULER),
-    "GET /v1/timeslices/pairs": READ,
-    "POST /v1/timeslices/pairs": (SCHEDULER,),
-    "GET /v1/timeslices/turns": READ,
-    "PUT /v1/timeslices/turns": (SCHEDULER,),
-    "GET /v1/switches": READ,
-    "GET /v1/switches/{dpid}": READ,
-    "GET /v1/switches/{dpid}/entries": READ,
-}
-"""The roles beside operators, who may everything. Of a route that is not here, nobody else."""
 
 
 class NotAuthenticated(HttpProblem):
@@ -116,8 +57,8 @@ class Access:
 
     def require(self, request: Request, route: Route | None) -> None:
         """`route` is None where nothing is served. Raises NotAuthenticated, NotAuthorised, TooManyRequests."""
-        allowed = ALLOWED.get(f"{route.method} {route.path}", NOBODY_ELSE) if route is not None else NOBODY_ELSE
-        if allowed is EVERYBODY:
+        allowed = route.roles if route is not None else NOBODY_ELSE
+        if allowed is None:     # EVERYBODY
             return
         sender: Peer | None = None
         try:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import EllipsisType
 from typing import Any, TypeVar, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter
@@ -16,6 +17,7 @@ from speedwell.controller.rest.problems import (
     RequestTimedOut,
     UnsupportedMediaType,
 )
+from speedwell.controller.rest.roles import NOBODY_ELSE, READER, Roles
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 _ATTRIBUTE = "_speedwell_route"
@@ -34,9 +36,9 @@ class PlainText:
 @dataclass(frozen=True, eq=False)
 class Route:
     """One method of one URL. `handler` takes the path's parameters and those of the query by name, and `body` if
-    `request` is declared. The query's may be left out. `takes` names what it takes
-    besides: `peer`, the address of who asks, and `sender`, who that is by a certificate. A JSON answer with an
-    `indent` is spread over lines, for people."""
+    `request` is declared. The query's may be left out. `roles` may ask beside operators, who may everything. `takes`
+    names what the handler takes besides: `peer`, the address of who asks, and `sender`, who that is by a certificate.
+    A JSON answer with an `indent` is spread over lines, for people."""
 
     method: str
     path: str
@@ -50,6 +52,7 @@ class Route:
     handler: Callable[..., Any]
     parameters: Mapping[str, Any]
     query: Mapping[str, Any]
+    roles: Roles | None
     takes: tuple[str, ...] = ()
     indent: int | None = None
 
@@ -71,13 +74,14 @@ class Route:
 def route(method: str, path: str, *, summary: str, tag: str, response: Any = None,
           request: type[BaseModel] | None = None, status: int = 200,
           problems: Sequence[type[ControllerError]] = (), query: Sequence[str] = (),
-          indent: int | None = None) -> Callable[[Handler], Handler]:
+          roles: Roles | None | EllipsisType = ..., indent: int | None = None) -> Callable[[Handler], Handler]:
     """Declare a method as the handler of `method path`.
 
     `path` holds parameters as `{name}`, `query` names those that may follow a question mark, for which the handler
     has defaults; the handler's annotation of each says how it is validated. The handler returns what `response`
     (a pydantic model, a list of one, `PlainText`, or None for an empty answer) describes, or its JSON. `problems` are
-    the exception classes the handler may raise; its docstring becomes the description.
+    the exception classes the handler may raise; its docstring becomes the description. `roles` may ask beside
+    operators, or EVERYBODY; left out, readers may GET.
     """
 
     def declare(handler: Handler) -> Handler:
@@ -89,9 +93,10 @@ def route(method: str, path: str, *, summary: str, tag: str, response: Any = Non
                     raise TypeError(f"{handler.__qualname__} does not annotate the parameter {name!r} of {path}")
             return {name: TypeAdapter(hints[name]) for name in names}
 
+        allowed = ((READER,) if method == "GET" else NOBODY_ELSE) if isinstance(roles, EllipsisType) else roles
         declaration = Route(method, path, summary, " ".join((handler.__doc__ or "").split()), tag, request,
                             response, status, tuple(problems), handler, adapters(_PARAMETER.findall(path)),
-                            adapters(query), tuple(hints.keys() & {"peer", "sender"}), indent)
+                            adapters(query), allowed, tuple(hints.keys() & {"peer", "sender"}), indent)
         setattr(handler, _ATTRIBUTE, declaration)
         return handler
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from speedwell.controller.application import Application
 from speedwell.controller.rest import RestApplication
 from speedwell.controller.rest.pages import LIMIT, Limit, Offset, page_of
+from speedwell.controller.rest.roles import NAMESERVER
 from speedwell.controller.rest.routes import route
 from speedwell.controller.services import Services
 from speedwell.controller.storage.models import (
@@ -41,7 +42,7 @@ class StorageReport(Application):
         services.get(RestApplication).register(self)
 
     @route("PUT", "/v1/storage/nameservers", summary="A nameserver is there", tag="storage",
-           request=NameserverReport, status=204)
+           request=NameserverReport, status=204, roles=(NAMESERVER,))
     def tell(self, body: NameserverReport) -> None:
         """It reports every two seconds. Of more than 16, the one that is silent for longest is forgotten."""
         if body.namespace is not None:

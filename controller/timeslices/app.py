@@ -18,6 +18,7 @@ from speedwell.controller.policy.network.graph import Path
 from speedwell.controller.policy.timeslices.timeslice_policy import Pair, PinnedPaths
 from speedwell.controller.rest import RestApplication
 from speedwell.controller.rest.fields import InputModel, Ipv4, Node, NodeName, OutputModel
+from speedwell.controller.rest.roles import SCHEDULER
 from speedwell.controller.rest.routes import route
 from speedwell.controller.services import Services
 from speedwell.controller.switches.entries import ETH_IPV4, FlowEntry, match
@@ -86,7 +87,7 @@ class Timeslices(Application):
         self.loops.run("pinned pairs", self._let_go, every_seconds=KEEP_SECONDS / 10, patience_seconds=KEEP_SECONDS)
 
     @route("POST", "/v1/timeslices/pairs", summary="Pin pairs of hosts to one path each", tag="timeslices",
-           request=PairsRequest, response=PinnedPairs)
+           request=PairsRequest, response=PinnedPairs, roles=(SCHEDULER,))
     def pin(self, body: PairsRequest) -> PinnedPairs:
         """Everything that a source sends to a destination takes one path, but for flows with a path of their own. A
         pair that nobody asks for stays pinned for 10 s. The answer has all pairs whose switches confirmed it, also

@@ -14,6 +14,7 @@ from speedwell.controller.loops import in_turns
 from speedwell.controller.policy.network.five_tuple import FiveTuple
 from speedwell.controller.policy.network.traffic_classes import PRIORITIES
 from speedwell.controller.rest.fields import Ipv4, OutputModel, Port
+from speedwell.controller.rest.roles import READER, SCHEDULER
 from speedwell.controller.rest.routes import route
 
 MAX_FLOWS = 4096
@@ -52,7 +53,7 @@ class FlowClasses:
         self._changed = Event()
 
     @route("GET", "/v1/timeslices/classes", summary="Which flows hosts send first", tag="timeslices",
-           response=FlowPriorities, query=("after", "wait_seconds"))
+           response=FlowPriorities, query=("after", "wait_seconds"), roles=(READER, SCHEDULER))
     def classes(self, after: Revision = None, wait_seconds: WaitSeconds = 0.0) -> FlowPriorities:
         """As the coflow policy ranks them, where it ranks flows. With `after`, the answer comes as soon as the
         revision is another one, or after `wait_seconds`; at once where eight wait already."""

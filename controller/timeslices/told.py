@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from speedwell.controller.rest.fields import InputModel, Ipv4, NodeName, OutputModel
+from speedwell.controller.rest.roles import SCHEDULER
 from speedwell.controller.rest.routes import route
 from speedwell.controller.topology.state import NetworkState
 
@@ -59,7 +60,7 @@ class TurnsTold:
         self._heard_at = 0.0
 
     @route("PUT", "/v1/timeslices/turns", summary="The scheduler says who has turns", tag="timeslices",
-           request=TurnsReport, status=204)
+           request=TurnsReport, status=204, roles=(SCHEDULER,))
     def tell(self, body: TurnsReport) -> None:
         self._report, self._heard_at = body, time.monotonic()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +14,12 @@ import eventlet
 import pytest
 
 from speedwell.controller.rest import RestApplication
+from speedwell.controller.rest.access import Access, NotAuthorised
 from speedwell.controller.rest.http import Request
+from speedwell.controller.rest.routes import routes_of
+from speedwell.fs.identity.authority import Authority
+from speedwell.fs.identity.bundle import Identity, Peer
+from speedwell.fs.identity.roles import CONTROLLER, MOUNT, OPERATOR, READER
 from tests.unit.controller.forwarding_world import World
 from tests.unit.controller.in_process import NothingMore
 from tests.unit.controller.page_system.app import PAGE_TABLE, PRIORITY, PageSystem
@@ -44,6 +51,18 @@ def test_its_entry_is_in_every_switch_and_what_that_counts_is_in_its_route(monke
         assert get(world.services.get(RestApplication), "/v1/page") == {"packets": {dpid: 7}}
 
     run_simulated(scenario)
+
+
+@pytest.mark.parametrize(("role", "may"), [(READER, True), (OPERATOR, True), (MOUNT, False)])
+def test_its_route_is_for_readers_without_a_word_elsewhere(tmp_path: Path, role: str, may: bool) -> None:
+    authority = Authority.make(tmp_path / "identity")
+    authority.ensure([(CONTROLLER, CONTROLLER)], "127.0.0.1")
+    access = Access(Identity(authority.directory / CONTROLLER), 100)
+    [own] = routes_of(object.__new__(PageSystem))
+    request = Request(b"GET /v1/page HTTP/1.1", b"", NothingMore())
+    request.sender = Peer(role, role, "1", math.inf)
+    with nullcontext() if may else pytest.raises(NotAuthorised, match="is for operator and reader"):
+        access.require(request, own)
 
 
 def test_the_guide_shows_it_as_it_is() -> None:

@@ -16,16 +16,82 @@ from typing import Any
 
 import pytest
 
-from speedwell.controller.rest.access import ALLOWED, EVERYBODY
+from speedwell.controller.rest.roles import EVERYBODY
 from speedwell.fs.identity import bearer, files
 from speedwell.fs.identity.authority import VALIDITY_SECONDS, Authority
 from speedwell.fs.identity.bundle import LOOK_SECONDS
-from speedwell.fs.identity.roles import CONTROLLER, DATASERVER, OPERATOR, READER, ROLES
+from speedwell.fs.identity.roles import (
+    CONTROLLER,
+    DATASERVER,
+    MOUNT,
+    NAMESERVER,
+    OPERATOR,
+    READER,
+    ROLES,
+    SCHEDULER,
+)
 from speedwell.fs.rates import REFUSED_BURST, REFUSED_PER_SECOND
 from tests.unit.controller.controller_process import Process, controller_process
 from tests.waiting import wait_until
 
 HANDSHAKES = 1000
+READ = (READER,)
+READS = (MOUNT, DATASERVER)
+NOBODY_ELSE: tuple[str, ...] = ()
+ALLOWED: dict[str, tuple[str, ...] | None] = {
+    "GET /": READ,
+    "GET /metrics": READ,
+    "GET /openapi.json": READ,
+    "GET /page": EVERYBODY,
+    "GET /page/{name}.css": EVERYBODY,
+    "GET /page/{name}.js": EVERYBODY,
+    "POST /v1/session": EVERYBODY,
+    "DELETE /v1/session": EVERYBODY,
+    "GET /v1.0/topology/hosts": READ,
+    "GET /v1.0/topology/hosts/{dpid}": READ,
+    "GET /v1.0/topology/links": READ,
+    "GET /v1.0/topology/links/{dpid}": READ,
+    "GET /v1.0/topology/switches": READ,
+    "GET /v1.0/topology/switches/{dpid}": READ,
+    "GET /v1/coflow-flows": READ,
+    "GET /v1/coflows": READ,
+    "GET /v1/coflows/{id}": READ,
+    "DELETE /v1/coflows/{id}": NOBODY_ELSE,
+    "GET /v1/entries": READ,
+    "GET /v1/events": READ,
+    "GET /v1/events/history": READ,
+    "GET /v1/flows": READ,
+    "GET /v1/health": READ,
+    "GET /v1/hosts": READ,
+    "GET /v1/links": READ,
+    "GET /v1/metadata/blocks": READ,
+    "GET /v1/metadata/servers": READ,
+    "POST /v1/metadata/servers": (DATASERVER,),
+    "DELETE /v1/metadata/servers/{host}": NOBODY_ELSE,
+    "GET /v1/metadata/tables/{dpid}": READ,
+    "GET /v1/meters": READ,
+    "GET /v1/network": (READER, SCHEDULER),
+    "GET /v1/placements": READ,
+    "POST /v1/placements": (NAMESERVER,),
+    "DELETE /v1/placements/{id}": (NAMESERVER,),
+    "GET /v1/queues": READ,
+    "GET /v1/reads": READ,
+    "POST /v1/reads": READS,
+    "GET /v1/reads/{id}": (READER, *READS),
+    "DELETE /v1/reads/{id}": READS,
+    "DELETE /v1/reads/{id}/parts/{number}": READS,
+    "GET /v1/storage": READ,
+    "PUT /v1/storage/nameservers": (NAMESERVER,),
+    "GET /v1/timeslices/classes": (*READ, SCHEDULER),
+    "GET /v1/timeslices/pairs": READ,
+    "POST /v1/timeslices/pairs": (SCHEDULER,),
+    "GET /v1/timeslices/turns": READ,
+    "PUT /v1/timeslices/turns": (SCHEDULER,),
+    "GET /v1/switches": READ,
+    "GET /v1/switches/{dpid}": READ,
+    "GET /v1/switches/{dpid}/entries": READ,
+}
+"""Which roles may ask beside operators, who may everything."""
 
 
 class Site:
