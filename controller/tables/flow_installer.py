@@ -29,11 +29,8 @@ from speedwell.controller.tables.flow_records import (
     FlowRecords,
     Withdrawal,
 )
-from speedwell.controller.tables.switch_meters import SwitchMeters
+from speedwell.controller.tables.switch_meters import SwitchMeters, meter_trouble
 from speedwell.controller.topology.state import NetworkState
-
-METER_TROUBLE = "OFPET_METER_MOD_FAILED"
-OUT_OF_METERS, METER_EXISTS = "OFPMMFC_OUT_OF_METERS", "OFPMMFC_METER_EXISTS"
 
 FLOWS_AT_ONCE = 32
 """So many are put into place in one go, a few milliseconds' work; then others have their turn."""
@@ -254,7 +251,7 @@ class FlowInstaller:
             refusal = next((refusals[message.xid] for message in step.messages if message.xid in refusals), None)
             if refusal is None:
                 self._done(step)
-            elif _meter_trouble(refusal) is None or step.planned.meter is None:
+            elif meter_trouble(refusal) is None or step.planned.meter is None:
                 self._undo(step, failures, refusal)
             else:
                 self._with_another_meter(step, refusal, plan, failures, is_last_try)
@@ -272,17 +269,11 @@ class FlowInstaller:
 
     def _with_another_meter(self, step: _Step, refusal: SwitchRefused, plan: PlanWhenReady, failures: Failures,
                             is_last_try: bool) -> None:
-        """Somebody else changed the meters of the switch: this one is there without our doing, or not there."""
-        record, meter, ids = step.record, step.planned.meter, self.meters.of(step.dpid)
+        record, meter = step.record, step.planned.meter
         assert meter is not None
-        code = _meter_trouble(refusal)
-        if code == METER_EXISTS:
-            ids.is_somebody_elses(meter.meter_id)
-        else:
-            ids.release(meter.meter_id)
+        without_meter = is_last_try or not self.meters.refused(step.dpid, meter, refusal)
         former = replace(step.former, meter=None) if step.former else None
         self._records.place(record, former)
-        without_meter = is_last_try or code == OUT_OF_METERS
         log.warning("%s: the flow %s", refusal, "goes without a meter" if without_meter else "gets another meter")
         try:
             again = self._prepare(record, step.former_claims, plan, without_meter=without_meter)
@@ -396,10 +387,3 @@ def _pieces(items: Sequence[T]) -> Iterator[Sequence[T]]:
 
 def _id_of(meter: Meter | None) -> int | None:
     return meter.meter_id if meter else None
-
-
-def _meter_trouble(error: ControllerError) -> str | None:
-    """What a switch has against a meter; None if something else is wrong."""
-    if isinstance(error, SwitchRefused) and error.extensions.get("openflow_type") == METER_TROUBLE:
-        return str(error.extensions["openflow_code"])
-    return None

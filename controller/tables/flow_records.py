@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -305,6 +305,12 @@ class FlowRecords:
     def refreshed(self) -> list[FlowRecord]:
         """Flows on the default way for which that came, went or changed: their entries are to be modified."""
         return [record for record in list(self._on_default.values()) if self.redirect(record)]
+
+    def relabelled(self, moved: Collection[tuple[str, str]]) -> list[tuple[FlowRecord, Path]]:
+        """Flows with a path between switches whose labels or groups are other ones now: their entries are to be
+        modified. Returns each with the path it had; that is lost if there is no label for it any more."""
+        return [(record, path) for record in (self if moved else ()) if (path := record.path) is not None
+                and (path.nodes[1], path.nodes[-2]) in moved and self.redirect(record)]
 
     def redirect(self, record: FlowRecord) -> bool:
         """Send a flow where it is to go as things are now. Returns whether its entry is to be modified."""

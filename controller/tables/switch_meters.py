@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from speedwell.controller.errors import ControllerError
+from speedwell.controller.errors import ControllerError, SwitchRefused
 from speedwell.controller.loops import Loops
 from speedwell.controller.switches import openflow
 from speedwell.controller.switches.entries import FlowKey, Meter
@@ -20,7 +20,17 @@ from speedwell.controller.tables.meters import MeterIds, MetersExhausted, own_ra
 from speedwell.controller.tables.read_back import ReadBack
 from speedwell.controller.topology.state import NetworkState
 
+METER_TROUBLE = "OFPET_METER_MOD_FAILED"
+OUT_OF_METERS, METER_EXISTS = "OFPMMFC_OUT_OF_METERS", "OFPMMFC_METER_EXISTS"
+
 log = logging.getLogger(__name__)
+
+
+def meter_trouble(error: ControllerError) -> str | None:
+    """What a switch has against a meter; None if something else is wrong."""
+    if isinstance(error, SwitchRefused) and error.extensions.get("openflow_type") == METER_TROUBLE:
+        return str(error.extensions["openflow_code"])
+    return None
 
 
 class SwitchMeters:
@@ -73,6 +83,16 @@ class SwitchMeters:
         meter = self.adopt(dpid, key)
         if meter is not None:
             self._loops.spawn(self.drop, dpid, [meter])
+
+    def refused(self, dpid: str, meter: Meter, refusal: SwitchRefused) -> bool:
+        """Somebody else changed the meters of a switch: this one is there without our doing, or not there. Returns
+        whether the switch may have room for another one."""
+        code = meter_trouble(refusal)
+        if code == METER_EXISTS:
+            self.of(dpid).is_somebody_elses(meter.meter_id)
+        else:
+            self.of(dpid).release(meter.meter_id)
+        return code != OUT_OF_METERS
 
     def drop(self, dpid: str, gone: Sequence[Meter]) -> None:
         """Delete meters that no entry uses any more."""

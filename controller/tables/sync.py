@@ -255,7 +255,9 @@ class TableSync:
         self._send_step(todo, reconcile.arrival_messages, reconcile.apply_arrivals)
         self._send_step(todo, reconcile.departure_messages, reconcile.apply_departures)
         messages: dict[Any, list[Any]] = {}
-        self._add_modifies(messages, [*self._records.refreshed(), *self._relabelled(moved)])
+        refreshed, relabelled = self._records.refreshed(), self._records.relabelled(moved)
+        self._affected += [AffectedPath(record.five_tuple, path) for record, path in relabelled if not record.path]
+        self._add_modifies(messages, [*refreshed, *(record for record, _ in relabelled)])
         self._send(messages)
         self._send_step(todo, reconcile.sender_messages, reconcile.apply_senders)
         self._send_step(todo, reconcile.closing_messages, reconcile.apply_closing)
@@ -283,18 +285,6 @@ class TableSync:
         if not used.isdisjoint(change.stale_groups):
             self._groups_to_recheck.add(dpid)
             change.stale_groups = [group_id for group_id in change.stale_groups if group_id not in used]
-
-    def _relabelled(self, moved: set[tuple[str, str]]) -> list[FlowRecord]:
-        """Flows with a path between switches whose labels or groups are other ones now, so that their entries are. A
-        path without a label any more is lost."""
-        changed = []
-        for record in self._records if moved else ():
-            path = record.path
-            if path is not None and (path.nodes[1], path.nodes[-2]) in moved and self._records.redirect(record):
-                changed.append(record)
-                if record.path is None:
-                    self._affected.append(AffectedPath(record.five_tuple, path))
-        return changed
 
     def _send_step(self, todo: Mapping[str, TableChanges], make: Callable[[Any, TableChanges], list[Any]],
                    note: Callable[[SwitchTables, TableChanges], None]) -> None:
