@@ -17,7 +17,8 @@ NEVER_SECONDS = 1e9
 
 def run(trace: CoflowTrace, port_bps: float, make: Callable[[Network], CoflowScheduler], often: bool = False,
         ) -> dict[int, float]:
-    """Completion times in seconds by coflow number; decisions take no time, and ports have the policy's queues.
+    """Completion times in seconds by coflow number; decisions take no time, and ports have the policy's
+    queues, with strict priorities.
 
     As in coflowsim and Ximulator decisions are at arrivals and ends of coflows, by the rates given before. With
     `often` there are reports each second, and decisions at these and at ends of flows too.
@@ -26,7 +27,8 @@ def run(trace: CoflowTrace, port_bps: float, make: Callable[[Network], CoflowSch
     scheduler = make(network)
     if isinstance(scheduler, TableScheduler) and not often:
         scheduler.decides_often = False
-    enforcement = Enforcement(decision=0.0, report_interval=1.0 if often else NEVER_SECONDS, hosts_sliced=True)
+    enforcement = Enforcement(decision=0.0, report_interval=1.0 if often else NEVER_SECONDS, hosts_enforce=True,
+                              least_share=0.0)
     ended = CoflowSimulation(network, scheduler, enforcement).run([_coflow(each) for each in trace.coflows])
     return {coflow.number: ended[coflow.number] for coflow in trace.coflows}
 

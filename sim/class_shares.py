@@ -2,7 +2,8 @@
 
 A link between switches has a queue for each class of traffic with a part of its capacity, and what one class leaves
 the others may take (HTB); on a host's link all flows are alike. Within a class flows share as TCP does, max-min fair.
-Classes that are ranked go strictly one before the other on links that know ranks.
+Classes that are ranked go one before the other on links that know ranks; each that has flows there keeps a small
+part for certain, as HTB gives it.
 
 Hierarchical sharing on many links has no rates that a single pass would find. Here each class first has its part of
 every link for itself; what is left of a link is then offered to its classes by their weights, some times over; and at
@@ -150,8 +151,9 @@ def class_rates(links: Integers, caps: Reals, classes: Integers, capacities: Rea
 
 @njit(cache=True)
 def ranked_rates(links: Integers, caps: Reals, ranks: Integers, capacities: Reals, ranked: np.ndarray,
-                 rates: Reals) -> None:
-    """Strict priorities on `ranked` links: flows of rank 0 share them as if alone, those of rank 1 what is left, ...
+                 floor: float, rates: Reals) -> None:
+    """Priorities on `ranked` links: flows of rank 0 share them as if alone, those of rank 1 what is left, ... But
+    each rank has `floor` of a link's capacity for certain where it has flows; it leaves what it cannot use.
     Other links are shared fairly by flows of all ranks.
 
     The share of the latter comes first, as hosts send before switches queue. Flows that a ranked link then holds back
@@ -160,15 +162,25 @@ def ranked_rates(links: Integers, caps: Reals, ranks: Integers, capacities: Real
     """
     everybody = np.ones(len(ranks), np.bool_)
     ranks_used = np.unique(ranks)
+    # what ranks below each have for certain, to be given free when their turn comes
+    kept = np.zeros((len(ranks_used), len(capacities)))
+    for number in range(len(ranks_used)):
+        for own in np.flatnonzero(ranks == ranks_used[number]):
+            for link in links[own]:
+                if link < 0:
+                    break
+                if ranked[link]:
+                    kept[number, link] = floor * capacities[link]
     limits, shares = caps.copy(), caps.copy()
     for _ in range(1 if ranked.all() else RANKED_ROUNDS):
         if not ranked.all():
             shares[:] = 0.0
             fill(limits, links, np.where(ranked, NEVER_FULL, capacities), shares, everybody)
         rates[:] = 0.0
-        free = np.where(ranked, capacities, NEVER_FULL)
-        for rank in ranks_used:
-            fill(shares, links, free, rates, ranks == rank)
+        free = np.where(ranked, capacities - kept.sum(axis=0), NEVER_FULL)
+        for number in range(len(ranks_used)):
+            free += kept[number]
+            fill(shares, links, free, rates, ranks == ranks_used[number])
         held_back = rates < shares * (1 - FULL)
         limits = np.where(held_back, np.minimum(limits, rates), limits)
         if not held_back.any():

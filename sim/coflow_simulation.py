@@ -25,13 +25,14 @@ from speedwell.controller.policy.coflows.coflow import (
 from speedwell.controller.policy.coflows.live_coflows import hashed
 from speedwell.controller.policy.coflows.mincof import BEST_EFFORT_SHARE, SCHEDULED_SHARE, STARVED_SHARE
 from speedwell.controller.policy.network.graph import Network
+from speedwell.controller.policy.network.traffic_classes import LEAST_SHARE, PRIORITIES
 from speedwell.controller.policy.reads.rerouting import Tcp, loss
 from speedwell.sim.class_shares import class_rates, fits, ranked_rates
 from speedwell.sim.errors import InvalidSetting
 
 CLASSES = {ServiceClass.SCHEDULED: 0, ServiceClass.STARVED: 1, ServiceClass.BEST_EFFORT: 2}
 WEIGHTS = np.array([SCHEDULED_SHARE, STARVED_SHARE, BEST_EFFORT_SHARE])
-LOWEST_RANK = 1 << 30    # of flows without a priority, below all that have one
+LOWEST_RANK = PRIORITIES - 1    # the last priority is best effort
 ENDED_BITS = 1.0
 WAIT_BPS = 1e-3         # a meter of less lets nothing pass
 
@@ -39,18 +40,22 @@ WAIT_BPS = 1e-3         # a meter of less lets nothing pass
 @dataclass(frozen=True)
 class Enforcement:
     """Seconds, and what meters do. `sliced`: links between switches have the policy's queues (three by weight or
-    eight by priority); `hosts_sliced`: hosts' own links as well. Links without are shared fairly."""
+    eight by priority); `hosts_enforce`: hosts' own links as well, as host agents have it. Links without are shared
+    fairly. `least_share` of a link is what each priority has for certain."""
 
     decision: float = 0.005         # from an event to the switches' doing what was decided
     report_interval: float = 1.0
     sliced: bool = True
-    hosts_sliced: bool = False
+    hosts_enforce: bool = False
+    least_share: float = LEAST_SHARE
     meter_part: float = 1.0         # of a metered rate that TCP gets
 
     def __post_init__(self) -> None:
         """Raises InvalidSetting."""
-        if not (self.decision >= 0 and self.report_interval > 0 and 0 < self.meter_part <= 1):
-            raise InvalidSetting("enforcement: times are positive seconds, a meter lets up to all of its rate pass")
+        if not (self.decision >= 0 and self.report_interval > 0 and 0 < self.meter_part <= 1
+                and 0 <= self.least_share <= 1 / PRIORITIES):
+            raise InvalidSetting("enforcement: times are positive seconds, a meter lets up to all of its rate pass, "
+                                 "the least shares of all priorities are a link at most")
 
 
 @dataclass(slots=True)
@@ -73,7 +78,7 @@ class CoflowSimulation:
         self._sliced = np.zeros(len(self._capacities), np.bool_)
         for link in network.links:
             of_host = network.is_host(link[0]) or network.is_host(link[1])
-            self._sliced[network.link_index(link)] = (self._enforcement.hosts_sliced if of_host
+            self._sliced[network.link_index(link)] = (self._enforcement.hosts_enforce if of_host
                                                       else self._enforcement.sliced)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
@@ -229,6 +234,7 @@ class CoflowSimulation:
         if self._caps_fit:
             rates[:] = caps
         elif (self._rank[:rows] < LOWEST_RANK).any():
-            ranked_rates(links, caps, self._rank[:rows], self._capacities, self._sliced, rates)
+            ranked_rates(links, caps, self._rank[:rows], self._capacities, self._sliced,
+                         self._enforcement.least_share, rates)
         else:
             class_rates(links, caps, self._class[:rows], self._capacities, self._sliced, WEIGHTS, rates)

@@ -38,7 +38,8 @@ CHOSEN = {
     "blocking ratio (Fig. 8, only drawn)": "4 hosts' links to 4, 2 or 1 links to spines: so many spines are used",
     "background": "each coflow is background with the given probability; its completion does not count",
     "queues": "three with MinCOF, eight priorities with coflow-plus and Sincronia, on links between switches; rows "
-              "'queues at hosts too' assume the same on hosts' own links, which the others share fairly",
+              "'hosts enforce' have the same on hosts' own links, as host agents do, which the others share fairly; "
+              "each priority has 2 % of a link for certain",
     "Varys": "rates are enforced at the hosts at once, without the overhead that the paper's testbed had",
     "Aalo": "ten queues that share hosts' links by the weights 10 to 1; its paper asks for falling ones",
     "meters": "TCP gets all of a metered rate; the paper's imitation with tc did not",
@@ -53,22 +54,22 @@ CHOSEN = {
 class CoflowMethod:
     """A way to schedule coflows, under the name that tables give it.
 
-    `sliced`: links between switches have the policy's queues; `hosts_sliced`: those of hosts have them as well.
+    `sliced`: links between switches have the policy's queues; `hosts_enforce`: host agents have them on hosts' own.
     """
 
     name: str
     policy: str
     sliced: bool = False
-    hosts_sliced: bool = False
+    hosts_enforce: bool = False
 
 
 METHODS = (CoflowMethod("Varys + ECMP", "varys"), CoflowMethod(BASE, "tailor"), CoflowMethod("Rapier", "rapier"),
            CoflowMethod("MinCOF", "mincof", True), CoflowMethod("coflow-plus", "coflow-plus", True),
            CoflowMethod("Sincronia + ECMP", "sincronia", True), CoflowMethod("Aalo + ECMP", "aalo"),
            CoflowMethod("fair sharing + ECMP", "fair"),
-           CoflowMethod("MinCOF, queues at hosts too", "mincof", True, True),
-           CoflowMethod("coflow-plus, queues at hosts too", "coflow-plus", True, True),
-           CoflowMethod("Sincronia, queues at hosts too", "sincronia", True, True))
+           CoflowMethod("MinCOF, hosts enforce", "mincof", True, True),
+           CoflowMethod("coflow-plus, hosts enforce", "coflow-plus", True, True),
+           CoflowMethod("Sincronia, hosts enforce", "sincronia", True, True))
 
 
 def method_of(policy: str) -> CoflowMethod:
@@ -136,7 +137,7 @@ def run_task(task: CoflowTask) -> dict[str, Any]:
     background = frozenset(coflow.id for coflow in coflows if draw.random() < task.point.background)
     counted = [coflow for coflow in coflows if coflow.id not in background] or coflows
     simulation = CoflowSimulation(network, scheduler(task.method.policy, network),
-                                  Enforcement(sliced=task.method.sliced, hosts_sliced=task.method.hosts_sliced))
+                                  Enforcement(sliced=task.method.sliced, hosts_enforce=task.method.hosts_enforce))
     times = simulation.run(coflows, background)
     seconds = [times[coflow.id] for coflow in counted]
     return {"task": task.parameters(), "mean_seconds": float(np.mean(seconds)),

@@ -53,7 +53,7 @@ def test_coflow_plus_is_near_the_bound_with_queues_at_hosts_and_no_worse_than_fa
                if task.point.name == point and task.seed == 201
                and (task.method.policy == "coflow-plus" or task.method.name == "fair sharing + ECMP")}
     with_queues, without, fair = (results[method]["mean_seconds"] for method in (
-        "coflow-plus, queues at hosts too", "coflow-plus", "fair sharing + ECMP"))
+        "coflow-plus, hosts enforce", "coflow-plus", "fair sharing + ECMP"))
 
     assert with_queues < 1.15 * results["coflow-plus"]["bound_seconds"]
     assert with_queues < without < 1.02 * fair

@@ -22,9 +22,9 @@ SCHEDULED = QueueClass(1, "scheduled", 0.50)
 STARVED = QueueClass(2, "starved", 0.20)
 MINCOF_QUEUES = (BEST_EFFORT, SCHEDULED, STARVED)
 """Fig. 1 (d) of the paper. Number 0 takes what has no label, no class, or a class without a queue."""
-PRIORITIES = 8
-PRIORITY_QUEUES = (QueueClass(0, "best-effort", 0.02, PRIORITIES - 1), *(
-    QueueClass(PRIORITIES - 1 - priority, f"priority-{priority}", 0.02, priority)
+PRIORITIES, LEAST_SHARE = 8, 0.02
+PRIORITY_QUEUES = (QueueClass(0, "best-effort", LEAST_SHARE, PRIORITIES - 1), *(
+    QueueClass(PRIORITIES - 1 - priority, f"priority-{priority}", LEAST_SHARE, priority)
     for priority in range(PRIORITIES - 2, -1, -1)))
 """For policies that rank flows and give no rates: a class for each priority, served in order. The last priority is
 best effort. The small share keeps TCP alive where a flow has to wait."""

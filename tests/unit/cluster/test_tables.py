@@ -79,7 +79,7 @@ def test_what_cannot_be_shown_is_escaped() -> None:
 
 def test_names_of_columns_of_numbers_are_folded_before_rows_become_blocks() -> None:
     columns = ("point", "method", "mean, s", "/ Varys + ECMP", "lower bound, s", "/ lower bound")
-    rows = [("< 200 MB", "MinCOF, queues at hosts too", "3.12 [1.28, 4.96]", "0.98 [0.86, 2.07]", "2.85", "1.09")]
+    rows = [("< 200 MB", "MinCOF, hosts enforce", "3.12 [1.28, 4.96]", "0.98 [0.86, 2.07]", "2.85", "1.09")]
     code, text = shown([sys.executable, "-c", PROGRAM, json.dumps([columns, rows, columns[2:]])], 80)
     assert code == 0, text
     assert max(map(cell_len, text.splitlines())) <= 80

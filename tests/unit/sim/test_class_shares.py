@@ -36,10 +36,10 @@ def shares(routes: Sequence[Sequence[int]], caps: Sequence[float], classes: Sequ
 
 
 def ranked(routes: Sequence[Sequence[int]], caps: Sequence[float], ranks: Sequence[int],
-           capacities: Sequence[float], by_rank: Sequence[bool]) -> np.ndarray:
+           capacities: Sequence[float], by_rank: Sequence[bool], floor: float = 0.0) -> np.ndarray:
     rates = np.zeros(len(routes))
     ranked_rates(table(routes), np.array(caps[: len(routes)]), np.array(ranks[: len(routes)]), np.array(capacities),
-                 np.array(by_rank), rates)
+                 np.array(by_rank), floor, rates)
     return rates
 
 
@@ -129,11 +129,35 @@ def test_each_rank_has_what_the_textbook_gives_it_of_what_those_before_it_leave(
 
 
 @settings(deadline=None)
-@given(routes, caps, classes, capacities, st.lists(st.booleans(), min_size=LINKS, max_size=LINKS))
+@given(routes, caps, classes, capacities, st.lists(st.booleans(), min_size=LINKS, max_size=LINKS),
+       st.sampled_from([0.0, 0.02]))
 def test_ranks_on_some_links_overfill_none_and_waste_nothing(
         routes: list[list[int]], caps: list[float], ranks: list[int], capacities: list[float],
-        by_rank: list[bool]) -> None:
-    require_sound(routes, caps, capacities, ranked(routes, caps, ranks, capacities, by_rank))
+        by_rank: list[bool], floor: float) -> None:
+    require_sound(routes, caps, capacities, ranked(routes, caps, ranks, capacities, by_rank, floor))
+
+
+@settings(deadline=None)
+@given(routes, classes, capacities)
+def test_each_rank_has_its_floor_of_every_link_for_certain(
+        routes: list[list[int]], ranks: list[int], capacities: list[float]) -> None:
+    rates = ranked(routes, [INFINITE] * 25, ranks, capacities, [True] * LINKS, 0.02)
+
+    for number in set(ranks[: len(routes)]):
+        own = [flow for flow in range(len(routes)) if ranks[flow] == number]
+        alone = textbook([routes[flow] for flow in own], [INFINITE] * len(own),
+                         [capacity * 0.02 for capacity in capacities])
+        assert rates[own].min() >= alone.min() * (1 - 1e-6)
+
+
+def test_a_floor_is_kept_for_flows_that_are_there_and_left_where_they_cannot_use_it() -> None:
+    alone = ranked([[0]], [INFINITE], [0], [10.0], [True], 0.02)
+    both = ranked([[0], [0], [0]], [INFINITE] * 3, [0, 1, 2], [10.0], [True], 0.02)
+    slow = ranked([[0], [0]], [INFINITE, 0.05], [0, 1], [10.0], [True], 0.02)
+
+    assert alone.tolist() == pytest.approx([10])
+    assert both.tolist() == pytest.approx([9.6, 0.2, 0.2])
+    assert slow.tolist() == pytest.approx([9.95, 0.05])
 
 
 def test_a_hosts_own_link_knows_no_rank() -> None:
