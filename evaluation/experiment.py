@@ -25,12 +25,14 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Choices:
-    """What whoever runs an experiment may choose. `seed` is that of the first run; `trace` is a file."""
+    """What whoever runs an experiment may choose. `seed` is that of the first run; `trace` is a file. `methods` are
+    the names of those that it compares, beside the one that ratios are to; none: all."""
 
     quick: bool = False
     seed: int = 1
     policies: tuple[str, ...] = ()
     trace: Path | None = None
+    methods: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +70,16 @@ class Experiment(Layout):
         UnknownPolicy."""
         if choices.seed < 0:
             raise InvalidSetting(f"seed: must be a number from 0 up, not {choices.seed}")
+        if unknown := set(choices.methods) - {method.name for method in self.methods}:
+            raise InvalidSetting(f"methods: there is no {min(unknown)!r} here, but "
+                                 + ", ".join(repr(method.name) for method in self.methods))
+        methods = [method for method in self.methods if method.name in (*choices.methods, self.base)
+                   or not choices.methods]
         added = [self.method_of(policy) for policy in choices.policies] if self.method_of is not None else []
         points = [self.points[index] for index in self.quick_points] if choices.quick else self.points
         return [self.task(point, method, choices.seed + run, choices) for point in points
                 for run in range(self.quick_runs if choices.quick else self.runs)
-                for method in dict.fromkeys((*self.methods, *added))]
+                for method in dict.fromkeys((*methods, *added))]
 
     def manifest(self, name: str, mode: str, choices: Choices, tasks: Sequence[Any]) -> dict[str, object]:
         """What is run, and what is taken where the paper is silent, as JSON values. `mode` is how."""
