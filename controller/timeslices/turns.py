@@ -1,7 +1,8 @@
 """Who may send when, of what agents report: a policy where links are contended, nothing where they are not.
 
 No sockets and no clock. Coordination is on demand: a pair is coordinated while, on one of its links, senders with a
-backlog could together send more than the link carries, and up to `CALM_SECONDS` longer. All others are free. A
+backlog could together send more than the link carries, and up to `CALM_SECONDS` longer. Where packets are lost, all
+count that have sent within that time: senders of an incast that wait for timeouts have no backlog together. A
 coordinated pair with nothing queued is held: who has packets again asks first, so that answers of many to one request
 do not begin with all of them sending.
 """
@@ -26,6 +27,7 @@ from speedwell.host_agent.channel import (
     MAX_BACKLOGS,
     MAX_SLICES,
     MAX_TURNS,
+    Backlog,
     BacklogReport,
     Slice,
     Turns,
@@ -59,12 +61,19 @@ def later(turns: Turns, passed_microseconds: int) -> Turns:
 class TurnKeeper:
     """Hosts are named by their addresses, in the network as in reports. `now` is in seconds and never goes back."""
 
-    def __init__(self, policy: str, slice_seconds: float, network: Network) -> None:
+    def __init__(self, policy: str, slice_seconds: float, network: Network, gives_turns: bool = True) -> None:
         """Raises UnknownPolicy."""
         self._policy_name = policy
+        self._gives_turns = gives_turns
         self._slice_seconds = slice_seconds
         self._backlog: dict[str, set[str]] = {}
         self._queued_bytes: dict[str, dict[str, int]] = {}
+        self._counts: dict[str, dict[str, Backlog]] = {}
+        """What each agent reported last of each destination."""
+        self._dropped_packets: dict[str, int] = {}
+        self._moved_at: dict[Pair, float] = {}
+        self._lossy: set[Pair] = set()
+        """Since turns were looked at last."""
         self._held_since: dict[Pair, float] = {}
         """Of those that have turns and no slice."""
         self._contended_at: dict[Pair, float] = {}
@@ -126,7 +135,8 @@ class TurnKeeper:
     @property
     def pairs(self) -> frozenset[Pair]:
         """Whose paths are of interest: those with something queued, or with turns."""
-        return frozenset((source, destination) for known in (self._backlog, self._coordinated)
+        backlog = self._backlog if self._gives_turns else {}
+        return frozenset((source, destination) for known in (backlog, self._coordinated)
                          for source, destinations in known.items() for destination in destinations)
 
     def pinned(self, paths: Mapping[Pair, Path], now: float) -> Sending:
@@ -144,21 +154,41 @@ class TurnKeeper:
 
     def reported(self, report: BacklogReport, now: float) -> Sending:
         """An agent's report. A destination that it does not name has nothing queued, unless the report is full."""
+        is_lossy = self._count(report, now)
         self._heard_at[report.agent] = now
         self._queued_bytes[report.agent] = {each.destination: each.queued_bytes for each in report.backlogs}
         queued = {each.destination for each in report.backlogs if each.queued_bytes}
         if len(report.backlogs) == MAX_BACKLOGS:
             queued |= self._backlog.get(report.agent, set()) - {each.destination for each in report.backlogs}
-        if queued == self._backlog.get(report.agent, set()):
+        if queued == self._backlog.get(report.agent, set()) and not is_lossy:
             return []
         self._backlog[report.agent] = queued
         self._end_slices(now)
         return self._coordinate(now)
 
+    def _count(self, report: BacklogReport, now: float) -> bool:
+        """Note who sends, and whether something was lost: packets that the sender's uplink dropped are one of those
+        destinations' to which it sends."""
+        known = self._counts.setdefault(report.agent, {})
+        dropped = report.dropped_packets > self._dropped_packets.get(report.agent, report.dropped_packets)
+        self._dropped_packets[report.agent] = report.dropped_packets
+        for each in report.backlogs:
+            pair = report.agent, each.destination
+            before = known.get(each.destination)
+            known[each.destination] = each
+            if before is None or each.sent_bytes < before.sent_bytes:   # its count began anew
+                before = Backlog(each.destination, 0, 0, 0) if report.agent in self._heard_at else each
+            if each.queued_bytes or each.sent_bytes > before.sent_bytes:
+                self._moved_at[pair] = now
+                if dropped or each.retransmitted_segments > before.retransmitted_segments:
+                    self._lossy.add(pair)
+        return bool(self._lossy)
+
     def pass_time(self, now: float) -> Sending:
         """What is due: ends of slices, leases that must not run out, signs of life, agents that are silent."""
         for agent in [agent for agent, heard in self._heard_at.items() if now - heard > SILENT_SECONDS]:
-            for known in (self._heard_at, self._told_at, self._backlog, self._queued_bytes, self._allowed):
+            for known in (self._heard_at, self._told_at, self._backlog, self._queued_bytes, self._allowed,
+                          self._counts, self._dropped_packets):
                 known.pop(agent, None)
             self._pins = {pair: path for pair, path in self._pins.items() if pair[0] != agent}
             self._contended_at = {pair: at for pair, at in self._contended_at.items() if pair[0] != agent}
@@ -207,10 +237,15 @@ class TurnKeeper:
 
     def _wanted(self, now: float) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
         """All pairs that are to be coordinated, and those of them that have something queued."""
-        queued = [(source, each) for source, destinations in self._backlog.items() for each in destinations]
+        queued = [(source, each) for source, destinations in self._backlog.items() for each in destinations
+                  if self._gives_turns]
         of_pair = contended(self._policy.paths, self._network, queued)
+        self._moved_at = {pair: at for pair, at in self._moved_at.items() if now - at < CALM_SECONDS}
+        lossy = contended(self._policy.paths, self._network, self._moved_at, self._lossy) if (
+            self._lossy and self._gives_turns) else {}
+        self._lossy = set()
         self._contended_at = {pair: at for pair, at in self._contended_at.items() if now - at < CALM_SECONDS} | {
-            pair: now for pair, is_contended in of_pair.items() if is_contended}
+            pair: now for pairs in (of_pair, lossy) for pair, is_contended in pairs.items() if is_contended}
         wanted: defaultdict[str, set[str]] = defaultdict(set)
         served: defaultdict[str, set[str]] = defaultdict(set)
         for source, destination in self._contended_at:

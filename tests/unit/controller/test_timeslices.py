@@ -26,6 +26,7 @@ from speedwell.controller.timeslices import watches as watches_module
 from speedwell.controller.timeslices.main import command
 from speedwell.controller.timeslices.metrics import SchedulerMetrics
 from speedwell.controller.timeslices.service import TurnService
+from speedwell.controller.timeslices.standby import FirstScheduler
 from speedwell.controller.timeslices.turns import CALM_SECONDS, SILENT_SECONDS, TurnKeeper, later
 from speedwell.controller.timeslices.watches import LEAST_SECONDS, ClassWatch, NetworkWatch, network_of
 from speedwell.fs.controller import Controller as ControllerAt
@@ -105,6 +106,61 @@ def test_who_contends_with_nobody_is_left_alone(agents: Agents) -> None:
     agents.report(A, C)
     agents.report(B, D)
     assert agents.turns == {} and not agents.keeper.coordinated
+
+
+def moved(agent: str, to: str, sent_bytes: int, retransmitted: int = 0, dropped: int = 0) -> BacklogReport:
+    """Nothing is queued any more when it is looked."""
+    return BacklogReport(agent, 1, 1, dropped, (Backlog(to, 0, sent_bytes, retransmitted),))
+
+
+def test_senders_whose_packets_are_lost_take_turns_though_they_have_never_something_queued_together(
+        agents: Agents) -> None:
+    """As in incast, where they wait for timeouts."""
+    for sender in (A, B):
+        agents.hear(agents.keeper.reported(moved(sender, D, 1000), agents.now))
+    agents.hear(agents.keeper.reported(moved(C, A, 1000), agents.now))
+    agents.now += 0.1
+    agents.hear(agents.keeper.reported(moved(B, D, 2000), agents.now))
+    assert not agents.keeper.coordinated
+    agents.hear(agents.keeper.reported(moved(A, D, 2000, retransmitted=1), agents.now))
+    assert agents.keeper.coordinated == {A: {D}, B: {D}}
+    agents.pass_slices(round((CALM_SECONDS + 0.3) / SLICE), (A,), (B,), (C,))
+    assert not agents.keeper.coordinated and {(A, D), (B, D)} <= agents.free
+
+
+def test_what_a_senders_own_uplink_drops_begins_turns_where_others_send_too(agents: Agents) -> None:
+    for sender, dropped in ((A, 7), (B, 0)):
+        agents.hear(agents.keeper.reported(moved(sender, D, 1000, dropped=dropped), agents.now))
+    agents.hear(agents.keeper.reported(moved(A, D, 2000, dropped=7), agents.now))
+    agents.hear(agents.keeper.reported(moved(B, D, 2000), agents.now))
+    assert not agents.keeper.coordinated
+    agents.hear(agents.keeper.reported(moved(A, D, 3000, dropped=8), agents.now))
+    assert agents.keeper.coordinated == {A: {D}, B: {D}}
+
+
+def test_who_loses_packets_where_nobody_else_sends_is_left_alone(agents: Agents) -> None:
+    agents.hear(agents.keeper.reported(moved(A, D, 1000), agents.now))
+    agents.hear(agents.keeper.reported(moved(B, C, 1000), agents.now))
+    agents.hear(agents.keeper.reported(moved(A, D, 2000, retransmitted=9), agents.now))
+    agents.pass_slices(20, (A,), (B,))
+    assert not agents.keeper.coordinated
+
+
+def test_a_scheduler_that_begins_anew_takes_no_old_losses_for_new_ones(agents: Agents) -> None:
+    for sender in (A, B):
+        agents.hear(agents.keeper.reported(moved(sender, D, 10**9, retransmitted=500, dropped=50), agents.now))
+    agents.pass_slices(20, (A,), (B,))
+    assert not agents.keeper.coordinated
+
+
+def test_without_turns_nobody_is_held_and_no_path_is_asked_for() -> None:
+    agents = Agents(TurnKeeper("xco-plus", SLICE, star(), gives_turns=False))
+    for sender in (A, B):
+        agents.report(sender, D)
+        agents.hear(agents.keeper.reported(moved(sender, D, 1000), agents.now))
+        agents.hear(agents.keeper.reported(moved(sender, D, 2000, retransmitted=5), agents.now))
+    agents.pass_slices(20, (A, D), (B, D))
+    assert not agents.keeper.coordinated and not agents.keeper.pairs and not agents.turns and len(agents.words) == 2
 
 
 def test_senders_to_one_receiver_take_turns_with_a_lease_of_three_slices(agents: Agents) -> None:
@@ -406,6 +462,52 @@ class Remote:
             self.priorities |= {each.flow: each.priority for each in message.flows}
         for turns in message.turns if isinstance(message, Directive) else ():
             self.now_or_later[not turns.slices or turns.slices[0].start_microseconds > 0] += 1
+
+
+def test_a_scheduler_stands_by_while_the_first_one_is_there_gives_turns_when_it_is_not_and_steps_back(
+        service: TurnService) -> None:
+    host, port = service.address
+    second = TurnService(TurnKeeper("xco-plus", SLICE, Network()), MASTER, SLICE, (host, 0),
+                         ControllerAt(service.watch._url), FirstScheduler((host, port), MASTER, "127.0.0.1"))
+
+    def agents_of(which: TurnService) -> set[str]:
+        return set(which.keeper.agents)
+
+    def turn(remotes: list[Remote]) -> None:
+        for remote in remotes:
+            remote.turn()
+
+    running = threading.Thread(target=second.run)
+    running.start()
+    try:
+        wait_until(lambda: agents_of(service) == {"127.0.0.1"}, 10, "it does not register with the first")
+        early = [Remote(agent, second) for agent in (A, B)]
+        turn(early)
+        assert second.stands_by and not any(each.end.is_registered for each in early)
+        service.stop()
+        wait_until(lambda: not second.stands_by and service._channel.fileno() < 0, 10,
+                   "it does not see that the first is gone")
+        remotes = [Remote(agent, second) for agent in (A, B)]
+
+        def have_turns() -> bool:
+            turn(remotes)
+            return all(each.now_or_later.total() > 5 for each in remotes)
+
+        wait_until(have_turns, 20, "nobody has turns")
+        again = TurnService(TurnKeeper("xco-plus", SLICE, Network()), MASTER, SLICE, (host, port),
+                            ControllerAt(service.watch._url))
+        running_again = threading.Thread(target=again.run)
+        running_again.start()
+        try:
+            wait_until(lambda: turn(remotes) is None and second.stands_by and not agents_of(second), 10,
+                       "it goes on beside the first")
+        finally:
+            again.stop()
+            running_again.join(10)
+    finally:
+        second.stop()
+        running.join(10)
+    assert not running.is_alive() and second.counts["failures"] == 0
 
 
 def test_registered_agents_take_turns_and_strangers_are_counted(service: TurnService) -> None:
