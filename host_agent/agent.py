@@ -94,7 +94,9 @@ class Agent:
         self._guardian = Guardian(self._queues, uplink)
         self._channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._channel.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-        self._scheduler = scheduler.host, scheduler.port
+        self._schedulers = scheduler
+        self._place = scheduler.host, scheduler.port
+        """Of the scheduler that welcomed us last."""
         self._waking, self._wake = socket.socketpair()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="commands")
         self._doors: dict[str, _Door] = {}
@@ -298,6 +300,7 @@ class Agent:
                 message = self._end.take(datagram)
                 match message:
                     case Welcome():
+                        self._place = source
                         self._signed_at = self._looked_at = self._counted_at_bytes = -inf
                         self._told = {}
                         log.info("registered with the scheduler at %s:%d", *source)
@@ -317,7 +320,8 @@ class Agent:
         if now - self._heard_at > SILENCE_SECONDS:
             if now - self._registered_at >= SILENCE_SECONDS:
                 self._registered_at = now
-                self._send(self._end.register(secrets.token_bytes(NONCE_BYTES)))
+                with suppress(OSError):     # those that are away
+                    self._schedulers.send(self._channel, self._end.register(secrets.token_bytes(NONCE_BYTES)))
             return
         if not self._end.is_registered:
             return
@@ -358,7 +362,7 @@ class Agent:
 
     def _send(self, datagram: bytes) -> None:
         with suppress(OSError):     # a scheduler or a network that is away: leases run out, and we register anew
-            self._channel.sendto(datagram, self._scheduler)
+            self._channel.sendto(datagram, self._place)
 
 
 def _arrival(extra: list[tuple[int, int, bytes]]) -> float:

@@ -32,7 +32,8 @@ from speedwell.host_agent.uplink import Uplink
 @config_option
 @click.option("--address", required=True, metavar="ADDRESS",
               help="This host's IPv4 address on the network whose turns are given; its interface is the uplink.")
-@click.option("--scheduler", required=True, metavar="HOST:PORT", help="Who gives the turns.")
+@click.option("--scheduler", required=True, metavar="HOST:PORT[,HOST:PORT]", help="Who gives the turns; "
+              "then those that stand by.")
 @click.option("--key-file", required=True, type=click.Path(path_type=Path), metavar="FILE",
               help="This agent's own key, which the scheduler makes.")
 @click.option("--rate", type=click.IntRange(10_000, 1 << 40), metavar="BITS",
@@ -48,7 +49,8 @@ def command(address: str, scheduler: str, key_file: Path, rate: int | None, queu
             realtime: bool, metrics: str | None, log_level: str) -> int:
     """Hold large flows until it is their turn, and queue this host's traffic by class, until SIGTERM or SIGINT."""
     logs.configure(log_level)
-    scheduler_at = SchedulerAddress(*_resolved(scheduler), read_key(key_file))
+    (host, port), *others = map(_resolved, scheduler.split(","))
+    scheduler_at = SchedulerAddress(host, port, read_key(key_file), tuple(others))
     prometheus.check(metrics)
     interface = interface_of(address)
     if os.geteuid() != 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,6 +16,7 @@ from speedwell.controller.policy.network.graph import Network
 from speedwell.controller.policy.registry import POLICIES, Kind
 from speedwell.controller.policy_options import PolicyOption, policy_path_option
 from speedwell.controller.timeslices.service import TurnService
+from speedwell.controller.timeslices.standby import FirstScheduler
 from speedwell.controller.timeslices.turns import TurnKeeper
 from speedwell.fs import command_line, logs, systemd
 from speedwell.fs import insecure as insecure_servers
@@ -34,6 +36,8 @@ from speedwell.host_agent import realtime as realtime_process
 @command_line.identity_option("The scheduler's")
 @insecure_servers.option
 @click.option("--listen", default="127.0.0.1:6657", metavar="HOST:PORT", help="Where agents report; UDP.")
+@click.option("--standby-for", metavar="HOST:PORT", help="Where another scheduler listens: give turns only "
+              "while that one is silent. Agents must know both.")
 @click.option("--key-file", required=True, type=click.Path(path_type=Path), metavar="FILE",
               help="The master key, of which those of agents are made.")
 @click.option("--policy", cls=PolicyOption, default=POLICIES.default(Kind.TIMESLICES), show_default=False,
@@ -41,12 +45,14 @@ from speedwell.host_agent import realtime as realtime_process
 @click.option("--slice-ms", type=command_line.Number(1, 1000), default=10.0,
               help="A slice: at least as long as ten frames take on a host's link. All slices of those who share a "
               "link together should stay below 200 ms, TCP's least timeout.")
+@click.option("--no-turns", is_flag=True, help="Only tell agents the classes of coflows' flows.")
 @policy_path_option
 @realtime_process.option
 @prometheus.OPTION
 @logs.OPTION
-def command(controller_url: str, identity: Path | None, insecure: str | None, listen: str, key_file: Path,
-            policy: str, slice_ms: float, realtime: bool, metrics: str | None, log_level: str) -> int:
+def command(controller_url: str, identity: Path | None, insecure: str | None, listen: str, standby_for: str | None,
+            key_file: Path, policy: str, slice_ms: float, no_turns: bool, realtime: bool, metrics: str | None,
+            log_level: str) -> int:
     """Give hosts' agents their turns on links that are contended, until SIGTERM or SIGINT."""
     logs.configure(log_level)
     address = parse_address(listen, "--listen", lowest_port=0)
@@ -54,9 +60,11 @@ def command(controller_url: str, identity: Path | None, insecure: str | None, li
     controller = Controller(controller_url, identity)
     prometheus.check(metrics)
     POLICIES.get(Kind.TIMESLICES, policy)
-    keeper, key = TurnKeeper(policy, slice_ms / 1e3, Network()), read_key(key_file)
+    keeper, key = TurnKeeper(policy, slice_ms / 1e3, Network(), not no_turns), read_key(key_file)
     try:
-        service = TurnService(keeper, key, slice_ms / 1e3, address, controller)
+        first = FirstScheduler(parse_address(standby_for, "--standby-for"), key, _own_address(address[0])) \
+            if standby_for else None
+        service = TurnService(keeper, key, slice_ms / 1e3, address, controller, first)
     except OSError as error:
         raise InvalidArgument(f"--listen: cannot listen at {listen}: {error.strerror or error}") from None
     told = "ready {}:{}".format(*service.address)
@@ -71,6 +79,14 @@ def command(controller_url: str, identity: Path | None, insecure: str | None, li
         realtime_process.run_before_all_others()
     service.run()
     return 0
+
+
+def _own_address(host: str) -> str:
+    """By which we register with another scheduler. Raises OSError, InvalidArgument."""
+    address = socket.gethostbyname(host)
+    if address == "0.0.0.0":
+        raise InvalidArgument("--standby-for needs an address of this host in --listen, not 0.0.0.0")
+    return address
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

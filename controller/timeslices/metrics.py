@@ -33,6 +33,8 @@ class SchedulerMetrics(Collector):
             destinations.add_metric([agent], len(service.keeper.coordinated.get(agent, ())))
         yield destinations
         yield GaugeMetricFamily("speedwell_timeslices_agents", "That report.", value=len(destinations.samples))
+        yield GaugeMetricFamily("speedwell_timeslices_standing_by", "Whether another scheduler gives turns.",
+                                value=service.stands_by)
         yield GaugeMetricFamily("speedwell_timeslices_senders", "That have turns now.",
                                 value=len(service.keeper.coordinated))
         yield GaugeMetricFamily("speedwell_timeslices_pinned", "Pairs that the network keeps on one path each.",

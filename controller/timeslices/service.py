@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from speedwell.coflow.report import Flow
 from speedwell.controller.policy.errors import PolicyError
+from speedwell.controller.timeslices.standby import FirstScheduler
 from speedwell.controller.timeslices.turns import Sending, TurnKeeper, later
 from speedwell.controller.timeslices.watches import ClassWatch, NetworkWatch
 from speedwell.fs.controller import Controller
@@ -39,14 +40,15 @@ class TurnService:
     """`run` until `stop`. Counters are for metrics."""
 
     def __init__(self, keeper: TurnKeeper, master_key: bytes, slice_seconds: float, address: tuple[str, int],
-                 controller: Controller) -> None:
-        """Raises OSError for an address that cannot be had."""
+                 controller: Controller, first: FirstScheduler | None = None) -> None:
+        """While `first` is there, agents are its own. Raises OSError for an address that cannot be had."""
         self.keeper = keeper
         self.watch = watch = NetworkWatch(controller)
         self._classes = ClassWatch(controller, self._wake_up)
         self._priorities: dict[Flow, int] = {}
         self._classes_due = 0.0
         self._network, self._paths = watch.network, watch.paths
+        self._first = first
         self._end = SchedulerEnd(master_key, round(slice_seconds * 1e6))
         self._channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._channel.bind(address)
@@ -62,6 +64,11 @@ class TurnService:
     def address(self) -> tuple[str, int]:
         host, port = self._channel.getsockname()
         return host, port
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether another one gives turns."""
+        return self._first is not None and self._first.is_there
 
     @property
     def refused(self) -> Counter[str]:
@@ -81,6 +88,8 @@ class TurnService:
         """Returns once it is stopped: then leases run out, and everything flows."""
         self.watch.start()
         self._classes.start()
+        if self._first is not None:
+            self._first.start()
         due = passed_at = 0.0
         while not self._is_stopped:
             wait = max(0.0, due - time.monotonic())
@@ -98,6 +107,7 @@ class TurnService:
                 self.counts["failures"] += 1
                 log.exception("a turn failed")
             due = self.keeper.due(passed_at)    # not from now: agents that report more often would put it off
+        self._channel.close()
 
     def _hear(self) -> None:
         for _ in range(BATCH):
@@ -105,6 +115,8 @@ class TurnService:
                 datagram, place = self._channel.recvfrom(MAX_DATAGRAM_BYTES + 1)
             except BlockingIOError:
                 return
+            if self.stands_by:
+                continue
             match self._end.take(datagram):
                 case Registration() as registration:
                     if welcome := self._end.welcome(registration, secrets.randbits(63) + 1, time.monotonic()):
@@ -125,7 +137,7 @@ class TurnService:
             self._tell(self.keeper.pinned(self._paths, now), now)
         self.keeper.ranked(self.watch.ranks)
         self.watch.pin(self.keeper.pairs)
-        if now - self._told_at >= TELL_SECONDS:
+        if now - self._told_at >= TELL_SECONDS and not self.stands_by:
             self._told_at = now
             self.watch.turns = self.keeper.state(now, MAX_TURNS)
         self._tell(self.keeper.pass_time(now), now)
