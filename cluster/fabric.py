@@ -347,7 +347,8 @@ class FabricCluster:
 
     def _turns(self) -> Command:
         return with_identity(self.processes, host_agents.scheduler(
-            self.settings.directory, self.network, MACHINE, self.controller, str(self.settings.host_agents)))
+            self.settings.directory, self.network, MACHINE, self.controller,
+            "--policy", str(self.settings.host_agents)))
 
     def _agent(self, name: str) -> Command:
         return host_agents.agent(self.settings.directory, name, self.network.host(name).ip, MACHINE,

@@ -48,11 +48,11 @@ def slice_ms(fabric: Fabric) -> int:
     return min(max(_LEAST_MS, math.ceil(frames_ms)), _MOST_MS)
 
 
-def scheduler(directory: Path, fabric: Fabric, host: str, controller: str, policy: str) -> Command:
+def scheduler(directory: Path, fabric: Fabric, host: str, controller: str, *options: str) -> Command:
     return Command(SCHEDULER, [
         program("speedwell-timeslices"), "--controller", controller, "--listen", f"{host}:{PORT}",
         "--metrics", f"{LOOPBACK}:{METRICS_PORT}", "--key-file", str(key_file(directory / KEYS)),
-        "--slice-ms", str(slice_ms(fabric)), "--policy", policy, "--realtime"])
+        "--slice-ms", str(slice_ms(fabric)), "--realtime", *options])
 
 
 def agent(directory: Path, name: str, address: str, scheduler_host: str, prefix: Sequence[str]) -> Command:

@@ -58,8 +58,9 @@ class CoflowScale:
 
 
 def emulated_tasks(figure: Experiment, choices: Choices, runs: int, coflows: int | None = None) -> list[CoflowTask]:
-    """The runs of a figure, each of so many `coflows`, for the methods that are played: hosts have no queues."""
-    methods = tuple(method for method in METHODS if method.policy in EMULATED and not method.hosts_sliced)
+    """The runs of a figure, each of so many `coflows`, for the methods that are played."""
+    methods = tuple(method for method in METHODS if method.policy in EMULATED
+                    and (not method.hosts_enforce or QUEUES.get(method.policy) == "priorities"))
     chosen = replace(figure, methods=methods, runs=runs, quick_runs=runs).tasks(choices)
     return [_played(task, choices.quick, coflows) for task in chosen]
 
@@ -114,7 +115,7 @@ def _run(task: CoflowTask, scale: CoflowScale, say: Callable[[str], None]) -> di
     with tempfile.TemporaryDirectory(prefix="speedwell-coflows-") as name:
         played = replay(coflows, ReplaySettings(
             fabric, Path(name), policy, QUEUES.get(policy, "none"), THRESHOLD_BYTES * scale.of_sizes, background,
-            scale.slowdown, paced=policy in PACED), say)
+            scale.slowdown, paced=policy in PACED, hosts_enforce=task.method.hosts_enforce), say)
     counted = [coflow for coflow in paper if str(coflow.id) not in background] or paper
     seconds = [played.seconds[str(coflow.id)] / scale.slowdown for coflow in counted]
     return {"task": _parameters(task, scale), "mean_seconds": fmean(seconds),

@@ -18,11 +18,13 @@ from typing import Any
 
 import requests
 
+from speedwell.cluster import host_agents
 from speedwell.cluster.errors import ClusterError, StartFailed
 from speedwell.cluster.fabric import CONTROLLER_URL, MACHINE, OPENFLOW_PORT, REST_PORT
 from speedwell.cluster.machine import busy_seconds
 from speedwell.cluster.processes import Command, Processes, program
 from speedwell.controller.policy.coflows.coflow import Coflow
+from speedwell.host_agent.channel import agent_key
 from speedwell.topo.emulation import Emulation
 from speedwell.topo.emulation.discovery import wait_for_hosts, wait_for_network
 from speedwell.topo.emulation.processes import in_namespace
@@ -67,7 +69,7 @@ class Replayed:
 class ReplaySettings:
     """How a replay is run. `policy` is one that the controller offers for coflows, or None: nobody schedules. Coflows
     in `unreported` are background traffic. `slowdown` stretches the time between arrivals. `paced`: rates are kept by
-    the hosts, not by meters."""
+    the hosts, not by meters. `hosts_enforce`: host agents keep the policy's priorities on hosts' links."""
 
     fabric: Fabric
     directory: Path
@@ -77,6 +79,7 @@ class ReplaySettings:
     unreported: Collection[str] = ()
     slowdown: float = 1.0
     paced: bool = False
+    hosts_enforce: bool = False
     timeout_seconds: float = 600.0
     """How long after the last arrival the last coflow may end."""
 
@@ -89,7 +92,8 @@ def replay(coflows: Sequence[Coflow], settings: ReplaySettings,
         emulation = stack.enter_context(Emulation(
             settings.fabric, directory=settings.directory / "switches", controller=(MACHINE, OPENFLOW_PORT),
             queues=queues != "none", mtu=MTU_BYTES, queue_packets=QUEUE_PACKETS,
-            best_effort_packets=BEST_EFFORT_PACKETS, host_queue_packets=HOST_QUEUE_PACKETS))
+            best_effort_packets=BEST_EFFORT_PACKETS, host_queue_packets=HOST_QUEUE_PACKETS,
+            host_queues=settings.hosts_enforce))
         processes = Processes(settings.directory)
         stack.callback(processes.stop)
         key_file = settings.directory / "coflow.key"
@@ -99,6 +103,8 @@ def replay(coflows: Sequence[Coflow], settings: ReplaySettings,
         emulation.announce_hosts()
         wait_for_hosts(CONTROLLER_URL, settings.fabric)
         _prepare_hosts(emulation)
+        if settings.hosts_enforce:
+            processes.start_together(_host_agents(settings, emulation))
         reports = [MACHINE, str(key_file)] if settings.policy is not None else []
         agents = stack.enter_context(Agents(emulation, settings.directory, reports))
         progress(f"playing {len(coflows)} coflows under {settings.policy or 'no schedule'}")
@@ -125,6 +131,15 @@ def _controller(settings: ReplaySettings, key_file: Path, queues: str) -> Comman
         program("speedwell-controller"), "--insecure=fabric", "--config", str(config), "--openflow-host", MACHINE,
         "--openflow-port", str(OPENFLOW_PORT), "--rest-host", MACHINE, "--rest-port", str(REST_PORT)],
         ready_timeout_seconds=CONTROLLER_SECONDS)
+
+
+def _host_agents(settings: ReplaySettings, emulation: Emulation) -> list[Command]:
+    """They queue flows by class; nobody waits for a turn."""
+    directory, fabric = settings.directory, settings.fabric
+    host_agents.make_keys(directory / host_agents.KEYS, fabric, agent_key)
+    return [host_agents.scheduler(directory, fabric, MACHINE, CONTROLLER_URL, "--no-turns", "--insecure=fabric"),
+            *(host_agents.agent(directory, host.name, host.ip, MACHINE,
+                                in_namespace(emulation.host_pid(host.name), ())) for host in fabric.hosts)]
 
 
 def _prepare_hosts(emulation: Emulation) -> None:
