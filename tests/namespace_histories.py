@@ -41,15 +41,16 @@ class NamespaceHistory:
                                                                uid=self._number(), gid=self._number()))
 
     def symbolic_link(self) -> None:
-        self._service().make_symbolic_link(pb.MakeSymbolicLinkRequest(path=self.path(), target=self.path(), uid=1))
+        self._service().posix.make_symbolic_link(
+            pb.MakeSymbolicLinkRequest(path=self.path(), target=self.path(), uid=1))
 
     def special(self) -> None:
         kind: Any = self._generator.choice([pb.FIFO, pb.SOCKET, pb.CHARACTER_DEVICE])
-        self._service().make_special(pb.MakeSpecialRequest(path=self.path(), type=kind, mode=self._mode(),
+        self._service().posix.make_special(pb.MakeSpecialRequest(path=self.path(), type=kind, mode=self._mode(),
                                                            device=0 if kind != pb.CHARACTER_DEVICE else 259))
 
     def link(self) -> None:
-        self._service().link(pb.LinkRequest(source=self.path(), destination=self.path()))
+        self._service().posix.link(pb.LinkRequest(source=self.path(), destination=self.path()))
 
     def rename(self) -> None:
         self._service().rename(pb.RenameRequest(source=self.path(), destination=self.path(),
@@ -59,7 +60,7 @@ class NamespaceHistory:
         self._service().remove(pb.RemoveRequest(path=self.path(), directory=self._generator.random() < 0.5))
 
     def remove_open(self) -> None:
-        self._service().renew_session(pb.RenewSessionRequest(session=5))
+        self._service().sessions.renew_session(pb.RenewSessionRequest(session=5))
         self._service().remove(pb.RemoveRequest(path=self.path(), session=5))
 
     def attributes(self) -> None:
@@ -71,12 +72,12 @@ class NamespaceHistory:
                                                                mtime_ns=self._number() << 40))
 
     def extended_attribute(self) -> None:
-        self._service().set_extended_attribute(pb.SetExtendedAttributeRequest(
+        self._service().posix.set_extended_attribute(pb.SetExtendedAttributeRequest(
             path=self.path(), extended_attribute=pb.ExtendedAttribute(
                 name=b"user." + self._generator.choice(NAMES), value=self._generator.randbytes(50))))
 
     def remove_extended_attribute(self) -> None:
-        self._service().remove_extended_attribute(pb.RemoveExtendedAttributeRequest(
+        self._service().posix.remove_extended_attribute(pb.RemoveExtendedAttributeRequest(
             path=self.path(), name=b"user." + self._generator.choice(NAMES)))
 
     def append(self) -> None:
@@ -89,9 +90,9 @@ class NamespaceHistory:
 
     def lock(self) -> None:
         service = self._service()
-        service.renew_session(pb.RenewSessionRequest(session=5))
+        service.sessions.renew_session(pb.RenewSessionRequest(session=5))
         inode = service.lookup(pb.LookupRequest(path=self.path())).attributes.inode
-        service.lock(pb.LockRequest(action=pb.LockRequest.ACQUIRE, inode=inode, session=5, first=0,
+        service.sessions.lock(pb.LockRequest(action=pb.LockRequest.ACQUIRE, inode=inode, session=5, first=0,
                                     owner=self._number(), last=self._number(), exclusive=True))
 
     def _mode(self) -> int:

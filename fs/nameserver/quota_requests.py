@@ -13,10 +13,11 @@ log = logging.getLogger(__name__)
 
 
 class QuotaRequests:
-    """One method per rpc, callable from any thread."""
+    """One method per rpc, callable from any thread; `guard` is the service's."""
 
-    guard: threading.RLock
-    _namespace: Namespace
+    def __init__(self, guard: threading.RLock, namespace: Namespace) -> None:
+        self._guard = guard
+        self._namespace = namespace
 
     def set_quota(self, request: pb.SetQuotaRequest) -> pb.SetQuotaReply:
         """What lies there already is counted by the next heartbeats; a first step is done at once."""
@@ -25,20 +26,21 @@ class QuotaRequests:
             if request.HasField("max_bytes") else None,
             requests.number(request.max_files, "max_files", requests.MAX_FILES, 1)
             if request.HasField("max_files") else None)
-        with self.guard:
+        with self._guard:
             if limits == Limits():
                 return pb.SetQuotaReply(changed=self._namespace.clear_quota(request.path))
             self._namespace.set_quota(request.path, limits)
-            self._count_quota()
+            self.count()
             return pb.SetQuotaReply(changed=True)
 
     def quotas(self, request: pb.QuotasRequest) -> pb.QuotasReply:
-        with self.guard:
+        with self._guard:
             if request.path:
                 return pb.QuotasReply(quotas=self._namespace.quotas_of(request.path))
             return pb.QuotasReply(quotas=self._namespace.all_quotas())
 
-    def _count_quota(self) -> None:
+    def count(self) -> None:
+        """One step of what is still to be counted."""
         try:
             self._namespace.count_quota()
         except SpeedwellError as error:

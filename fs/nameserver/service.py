@@ -10,20 +10,19 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 
 from speedwell.fs import paths
-from speedwell.fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace, NotSupported, TooFewReplicas
+from speedwell.fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace
 from speedwell.fs.file_status import SET_ID_BITS
 from speedwell.fs.limits import MAX_FILE_BYTES
-from speedwell.fs.nameserver import deletions, requests
+from speedwell.fs.nameserver import requests
 from speedwell.fs.nameserver.administration import Administration
 from speedwell.fs.nameserver.age import Age
 from speedwell.fs.nameserver.asking import asking
 from speedwell.fs.nameserver.attributes import WireAttributes
-from speedwell.fs.nameserver.configuration import MAX_EPOCH, change, succession
+from speedwell.fs.nameserver.configuration import MAX_EPOCH, succession
+from speedwell.fs.nameserver.dataserver_requests import DataserverRequests
 from speedwell.fs.nameserver.grants import Grants
-from speedwell.fs.nameserver.locks import LockTable
 from speedwell.fs.nameserver.mirrors import Mirrors
 from speedwell.fs.nameserver.namespace import Namespace
 from speedwell.fs.nameserver.namespace_copies import NamespaceCopies
@@ -36,8 +35,8 @@ from speedwell.fs.nameserver.provenance import Provenance
 from speedwell.fs.nameserver.quota_requests import QuotaRequests
 from speedwell.fs.nameserver.records import Content, Inode
 from speedwell.fs.nameserver.recovery import Recovery
-from speedwell.fs.nameserver.registry import Dataserver, Registry
-from speedwell.fs.nameserver.sessions import Sessions
+from speedwell.fs.nameserver.registry import Registry
+from speedwell.fs.nameserver.session_requests import SessionRequests
 from speedwell.fs.nameserver.settings import NEVER, Settings
 from speedwell.fs.nameserver.token_keys import TokenKeys
 from speedwell.fs.nameserver.trash_requests import TrashRequests
@@ -48,7 +47,8 @@ from speedwell.fs.store import JournaledStore, SharedStore, Store
 
 log = logging.getLogger(__name__)
 
-class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
+
+class NameserverService:
     """One method per rpc, callable from any thread; `guard` makes each one atomic, or several."""
 
     def __init__(self, store: Store, settings: Settings, *, generator: random.Random, frame_port: int = 0,
@@ -85,11 +85,8 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         self._mirrors = Mirrors(store, self._registry, settings.mirrors, doubt=doubt,
                                 grace_seconds=settings.recovery_grace_seconds
                                 ) if isinstance(store, JournaledStore) else None
-        self._locks = LockTable(store)
-        self._locks_changed = threading.Condition(self.guard)
-        self._sessions = Sessions(settings.session_lease_seconds,
-                                  self._namespace.holders() | set(self._locks.sessions()), clock_seconds(),
-                                  self._locks.sessions())
+        self.sessions = SessionRequests(self.guard, store, self._namespace, settings.session_lease_seconds,
+                                        clock_seconds, clock_ns)
         self._wire = WireAttributes(self._registry, self._namespace.quotas.room, settings.least,
                                     clock_seconds, self.grants.token, settings.token_seconds)
         self._recovery = Recovery(self._namespace, self._registry, self._wire.replicas, generator,
@@ -103,6 +100,14 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         self.questions = PlacementQuestions(advice, self.guard, self._namespace, self._registry, settings,
                                             clock_seconds)
         self.copies = NamespaceCopies(self.guard, store, self._namespace, self._registry, self._recovery)
+        self.posix = PosixRequests(self.guard, self._namespace, self.grants, self._wire.of, clock_ns)
+        self.quota = QuotaRequests(self.guard, self._namespace)
+        self.trash = TrashRequests(self.guard, self._namespace, self._age, self._wire.of, clock_ns)
+        self.dataservers = DataserverRequests(
+            guard=self.guard, store=store, settings=settings, namespace=self._namespace, registry=self._registry,
+            recovery=self._recovery, provenance=self.provenance, grants=self.grants, wire=self._wire, age=self._age,
+            mirrors=self._mirrors, number_of=self.administration.number_of, upkeep=self._upkeep, force=self._force,
+            clock_seconds=clock_seconds, clock_ns=clock_ns)
 
     # -------------------------------------------------------------- names
 
@@ -116,7 +121,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
             if changes and inode.content is not None:
                 self._namespace.refuse_in_trash(inode)
                 inode = self._with_primary(inode.number, inode.content)
-            return pb.LookupReply(attributes=self._attributes(inode))
+            return pb.LookupReply(attributes=self._wire.of(inode))
 
     def list(self, request: pb.ListRequest) -> bytes:
         """A serialised ListReply."""
@@ -130,10 +135,10 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                     names=[name for name, _, _ in names], inodes=inodes, kinds=bytes([kind for _, kind, _ in names]),
                     statuses=self._wire.statuses(
                         (number, self._namespace.record(number)) for number in inodes) if request.statuses else b"",
-                    more=more, directory=self._attributes(directory)).SerializeToString()
+                    more=more, directory=self._wire.of(directory)).SerializeToString()
             entries = self._wire.entries((name, number, self._namespace.record(number)) for name, _, number in names)
             fitting, cut = requests.page(entries, len)
-            rest = pb.ListReply(more=more or cut, directory=self._attributes(directory))
+            rest = pb.ListReply(more=more or cut, directory=self._wire.of(directory))
         return b"".join((*fitting, rest.SerializeToString()))
 
     def create(self, request: pb.CreateRequest, advised: Sequence[int] = ()) -> pb.CreateReply:
@@ -151,7 +156,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                                      self._new_content(replication, chunk_size_bytes, writer_host, advised,
                                                        request.expected_size)),
                 now_ns=self._clock_ns())
-            attributes = self._attributes(inode)
+            attributes = self._wire.of(inode)
             if created and (path := self._namespace.full_path(request.path)) != request.path:
                 attributes.path = path[:paths.MAX_PATH_BYTES]
             return pb.CreateReply(attributes=attributes, created=created)
@@ -162,7 +167,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         with self.guard:
             inode = self._namespace.make_directory(request.path, mode=mode, uid=uid, gid=gid, umask=umask,
                                                    now_ns=self._clock_ns())
-            return pb.MakeDirectoryReply(attributes=self._attributes(inode))
+            return pb.MakeDirectoryReply(attributes=self._wire.of(inode))
 
     def remove(self, request: pb.RemoveRequest) -> pb.RemoveReply:
         with self.guard:
@@ -170,11 +175,11 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                 removed = self._namespace.remove_directory(request.path, now_ns=self._clock_ns())
             else:
                 if request.session:
-                    self._require_session(request.session)
+                    self.sessions.require_session(request.session)
                 removed = self._namespace.remove_file(request.path, now_ns=self._clock_ns(),
                                                       session=request.session)
             directory = self._namespace.lookup(paths.parent(request.path))
-            return pb.RemoveReply(directory=self._attributes(directory), removed=self._attributes(removed))
+            return pb.RemoveReply(directory=self._wire.of(directory), removed=self._wire.of(removed))
 
     def rename(self, request: pb.RenameRequest) -> pb.RenameReply:
         source = requests.path(request.source, "source")
@@ -183,11 +188,11 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
             raise InvalidArgument("exchange: one of exchange and no_replace at most")
         with self.guard:
             if request.session:
-                self._require_session(request.session)
+                self.sessions.require_session(request.session)
             replaced = self._namespace.rename(source, destination, no_replace=request.no_replace,
                                               exchange=request.exchange, session=request.session,
                                               now_ns=self._clock_ns())
-            return pb.RenameReply(replaced=None if replaced is None else self._attributes(replaced))
+            return pb.RenameReply(replaced=None if replaced is None else self._wire.of(replaced))
 
     # -------------------------------------------------------------- files
 
@@ -204,7 +209,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                 request.path, mode=mode, uid=uid, gid=gid, now_ns=now_ns,
                 atime_ns=now_ns if request.atime_now else request.atime_ns if has("atime_ns") else None,
                 mtime_ns=now_ns if request.mtime_now else request.mtime_ns if has("mtime_ns") else None)
-            return pb.SetAttributesReply(attributes=self._attributes(inode))
+            return pb.SetAttributesReply(attributes=self._wire.of(inode))
 
     def truncate(self, request: pb.TruncateRequest, advised: Sequence[int] = ()) -> pb.TruncateReply:
         """The new content is placed as `advised`, if all of these dataservers can still take it."""
@@ -212,23 +217,23 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         with self.guard:
             if request.if_empty and (inode := self._namespace.lookup(request.path)).content is not None and (
                     inode.content.size_bytes):
-                return pb.TruncateReply(attributes=self._attributes(inode))
+                return pb.TruncateReply(attributes=self._wire.of(inode))
             inode = self._namespace.truncate(
                 request.path,
                 new_content=lambda old: self._new_content(old.replication, old.chunk_size_bytes, writer_host,
                                                           advised),
                 now_ns=self._clock_ns())
-            return pb.TruncateReply(attributes=self._attributes(inode))
+            return pb.TruncateReply(attributes=self._wire.of(inode))
 
     def commit(self, request: pb.CommitRequest) -> pb.CommitReply:
         requests.number(request.inode, "inode", 2**64 - 1, 1)
         file_id = requests.file_id(request.file_id)
         size_bytes = requests.number(request.size, "size", MAX_FILE_BYTES)
         with self.guard:
-            self._require_generation(request)
+            self.sessions.require_generation(request)
             inode = self._namespace.commit(request.inode, file_id, size_bytes,
                                            mtime_ns=request.mtime_ns or None, now_ns=self._clock_ns())
-            return pb.CommitReply(attributes=self._attributes(inode))
+            return pb.CommitReply(attributes=self._wire.of(inode))
 
     def publish(self, request: pb.PublishRequest) -> pb.PublishReply:
         requests.number(request.inode, "inode", 2**64 - 1, 1)
@@ -239,105 +244,12 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         size_bytes = requests.number(request.size, "size", MAX_FILE_BYTES)
         hole_bytes = requests.number(request.hole_bytes, "hole_bytes", size_bytes)
         with self.guard:
-            self._require_generation(request)
+            self.sessions.require_generation(request)
             inode = self._namespace.publish(
                 request.inode, base, base_size, file_id, size_bytes, epoch=epoch, mtime_ns=request.mtime_ns or None,
                 requester=self.administration.number_of(request.dataserver_id, "dataserver_id"),
                 now_ns=self._clock_ns(), hole_bytes=hole_bytes)
-            return pb.PublishReply(attributes=self._attributes(inode))
-
-    # -------------------------------------------------------------- dataservers
-
-    def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
-        """A dataserver that is alive stays alive: what it reports about single files is ignored where it
-        makes no sense (and logged), not held against the server."""
-        server = request.server
-        dataserver_id = requests.dataserver_id(server.dataserver_id, "server.dataserver_id")
-        host = requests.text(server.host, "server.host", required=True)
-        port = requests.number(server.port, "server.port", 65535, 1)
-        others = requests.hosts(server.other_hosts, "server.other_hosts")
-        rack, pod = requests.text(server.rack, "server.rack"), requests.text(server.pod, "server.pod")
-        capacity = requests.number(request.capacity_bytes, "capacity_bytes", requests.MAX_SIZE_BYTES)
-        available = requests.number(request.available_bytes, "available_bytes", capacity)
-        disk = requests.text(request.disk, "disk")
-        disk_left = requests.number(request.disk_left, "disk_left", requests.MAX_SIZE_BYTES)
-        uses = requests.directories(request.directories, "directories")
-        deleted = [requests.file_id(value, f"deleted[{index}]")
-                   for index, value in enumerate(request.deleted)]
-        with self.guard:
-            identity = pb.HeartbeatReply(namespace=self.provenance.namespace_id, term=self.provenance.term)
-            if self.provenance.is_adopted(request, self._clock_seconds()):
-                identity.adopt = True
-                return identity
-            if self._mirrors is not None:
-                self._mirrors.check(request)
-            dataserver = self._registry.heartbeat(
-                dataserver_id, host, port, rack, pod, capacity_bytes=capacity, available_bytes=available,
-                disk=disk, disk_left_bytes=disk_left, now_seconds=self._clock_seconds(), insecure=request.insecure,
-                other_hosts=others, directories=uses, release=request.release[:64])
-            self.provenance.heard(dataserver, request)
-            keys, now_ms = self.grants.keys, self.grants.now_ms()
-            if not self.provenance.is_rolled_back:
-                keys.renew(now_ms)
-            identity.admission.CopyFrom(keys.admission(self._registry, request, now_ms))
-            if self.provenance.is_rolled_back:
-                return identity   # without a lease nobody orders appends
-            self._expire_sessions()
-            now_ns = self._clock_ns()
-            for length in request.lengths:
-                self._repair(length, dataserver, now_ns)
-            due = deletions.due(self._store, dataserver.number, self._age.now_ns(), deleted)
-            if not self.provenance.may_delete(self._clock_seconds()):
-                due = []
-            reply = pb.HeartbeatReply(delete=[requests.file_id_text(file_id) for file_id in due],
-                                      lease_seconds=self._settings.lease_seconds, fsync=self._settings.fsync)
-            reply.MergeFrom(identity)
-            self._recovery.heartbeat(dataserver, request, reply, self._clock_seconds())
-            self._count_quota()
-            self._expire_trash()
-            self.outcomes.forget()
-            if self._mirrors is not None:
-                self._mirrors.heartbeat(dataserver, reply, self._clock_seconds())
-        if reply.delete or reply.drop:
-            self._force()   # what says that nobody needs them is to survive what they do not
-        return reply
-
-    def mirror(self, request: pb.MirrorRequest) -> pb.MirrorReply:
-        """Without the lock: a copy is fed while the namespace changes."""
-        requests.dataserver_id(request.dataserver_id, "dataserver_id")
-        if self._mirrors is None:
-            raise NotSupported("this nameserver has no copies of its namespace on dataservers")
-        return self._mirrors.pull(request, self._clock_seconds())
-
-    def change_replicas(self, request: pb.ChangeReplicasRequest) -> pb.ChangeReplicasReply:
-        requests.number(request.inode, "inode", 2**64 - 1, 1)
-        file_id = requests.file_id(request.file_id)
-        epoch = requests.number(request.epoch, "epoch", MAX_EPOCH, 1)
-        requests.number(request.size, "size", MAX_FILE_BYTES)
-        with self.guard:
-            number_of = self.administration.number_of
-            requester = number_of(request.dataserver_id, "dataserver_id")
-            remove = [number_of(value, f"remove[{index}]") for index, value in enumerate(request.remove)]
-            add = [number_of(value, f"add[{index}]") for index, value in enumerate(request.add)]
-            full = [number_of(value, f"full[{index}]") for index, value in enumerate(request.full)]
-            before, now_seconds = self._namespace.inode(request.inode).content, self._clock_seconds()
-            least = self._settings.least(before.replication) if before is not None else 1
-            replace_full = partial(self._recovery.replace_full, request.inode, full=full,
-                                   size_bytes=request.size, now_seconds=now_seconds)
-            if full and before is not None and before.epoch == epoch:
-                self._recovery.require_room(before, full, request.size, now_seconds)
-            try:
-                _, content = self._namespace.configure(
-                    request.inode, file_id,
-                    lambda now: change(now, epoch=epoch, requester=requester, remove=remove, add=add, full=full,
-                                       new_epoch=request.new_epoch, least=least))
-            except TooFewReplicas:
-                if before is not None:
-                    replace_full(before)
-                raise
-            replace_full(content)
-            self._recovery.left(request.file_id, content, remove, now_seconds)
-            return pb.ChangeReplicasReply(epoch=content.epoch, replicas=self._wire.replicas(content.replicas))
+            return pb.PublishReply(attributes=self._wire.of(inode))
 
     # -------------------------------------------------------------- helpers
 
@@ -348,19 +260,12 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
             inode, content.file_id,
             lambda before: succession(before, lambda number: self._registry.is_alive(number, now)))[0]
 
-    def _repair(self, length: pb.FileLength, dataserver: Dataserver, now_ns: int) -> None:
-        try:
-            requests.number(length.inode, "inode", 2**64 - 1, 1)
-            requests.number(length.size, "size", MAX_FILE_BYTES)
-            file_id = requests.file_id(length.file_id)
-        except InvalidArgument as error:
-            log.warning("dataserver %s reports a length that makes no sense: %s",
-                        dataserver.dataserver_id, error)
-            return
-        if self._namespace.repair_length(length.inode, file_id, length.size, dataserver.number,
-                                         now_ns=now_ns):
-            log.info("inode %d has %d bytes, says dataserver %s", length.inode, length.size,
-                     dataserver.dataserver_id)
+    def _upkeep(self) -> None:
+        """With each heartbeat."""
+        self.sessions.expire()
+        self.quota.count()
+        self.trash.expire()
+        self.outcomes.forget()
 
     def sync(self, request: pb.SyncRequest) -> pb.SyncReply:
         """Without the lock: others go on meanwhile."""

@@ -72,7 +72,7 @@ def messages(draw: st.DrawFn, kind: type[Message], depth: int = 0) -> Message:
 def answered() -> Requests:
     service = NameserverService(MemoryStore(), Settings(), generator=random.Random(1), clock_ns=lambda: 10**18,
                                 clock_seconds=lambda: 1000.0)
-    service.heartbeat(pb.HeartbeatRequest(
+    service.dataservers.heartbeat(pb.HeartbeatRequest(
         server=pb.Replica(dataserver_id="d0", host="10.0.0.1", port=7000), capacity_bytes=1000, available_bytes=500,
         term=service.provenance.term, inventory_complete=True))
     requests = Requests(service)

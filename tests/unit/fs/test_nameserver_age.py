@@ -35,7 +35,7 @@ class Served:
     def beat(self) -> list[str]:
         """What the dataserver is told to delete."""
         server = pb.Replica(dataserver_id="d0", host="10.0.0.1", port=7000)
-        return list(self.service.heartbeat(pb.HeartbeatRequest(
+        return list(self.service.dataservers.heartbeat(pb.HeartbeatRequest(
             server=server, capacity_bytes=1000, available_bytes=500, term=self.service.provenance.term,
             inventory_complete=True)).delete)
 
@@ -67,16 +67,16 @@ def test_a_jump_of_the_wall_clock_deletes_nothing_sooner_or_later(served: Served
 @pytest.mark.parametrize("jump_seconds", [10 * DAY_SECONDS, -10 * DAY_SECONDS])
 def test_a_jump_of_the_wall_clock_keeps_the_trash_for_as_long_as_was_said(served: Served,
                                                                           jump_seconds: float) -> None:
-    served.service.set_trash(pb.SetTrashRequest(path=b"/", keep_ns=1000 * 10**9))
+    served.service.trash.set_trash(pb.SetTrashRequest(path=b"/", keep_ns=1000 * 10**9))
     served.remove_a_file()
     served.wall_clock_seconds += jump_seconds
     served.wait(990)
     served.beat()
-    entry = served.service.trash(pb.TrashRequest()).entries[0]
+    entry = served.service.trash.entries(pb.TrashRequest()).entries[0]
     assert entry.kept_until_ns / 1e9 == pytest.approx(served.wall_clock_seconds + served.now_seconds + 10, abs=0.01)
     served.wait(11)
     served.beat()
-    assert not served.service.trash(pb.TrashRequest()).entries
+    assert not served.service.trash.entries(pb.TrashRequest()).entries
 
 
 def test_the_time_before_a_crash_counts_but_for_the_last_seconds(served: Served) -> None:

@@ -44,7 +44,7 @@ class Bench(NamedTuple):
 def bench() -> Bench:
     service = NameserverService(MemoryStore(), Settings(), generator=random.Random(1), clock_ns=lambda: 10**18,
                                 clock_seconds=lambda: 1000.0)
-    service.heartbeat(pb.HeartbeatRequest(
+    service.dataservers.heartbeat(pb.HeartbeatRequest(
         server=pb.Replica(dataserver_id="d0", host="10.0.0.1", port=7000), capacity_bytes=1000, available_bytes=500,
         term=service.provenance.term, inventory_complete=True))
     return Bench(service, Requests(service))
@@ -193,7 +193,7 @@ def test_who_is_revoked_while_the_request_waits_gets_no_token_that_counts() -> N
                                 clock_seconds=lambda: 1000.0, revoked=lambda: revoked[-1])
 
     def heartbeat() -> None:
-        service.heartbeat(pb.HeartbeatRequest(
+        service.dataservers.heartbeat(pb.HeartbeatRequest(
             server=pb.Replica(dataserver_id="d0", host="10.0.0.1", port=7000), capacity_bytes=1000,
             available_bytes=500, term=service.provenance.term, inventory_complete=True))
 

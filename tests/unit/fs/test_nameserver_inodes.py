@@ -22,7 +22,7 @@ class Bench:
     def __init__(self, store: MemoryStore | None = None) -> None:
         self.service = NameserverService(store or MemoryStore(), Settings(), generator=random.Random(1),
                                          clock_ns=lambda: 10**12, clock_seconds=lambda: 1000.0)
-        self.service.heartbeat(pb.HeartbeatRequest(
+        self.service.dataservers.heartbeat(pb.HeartbeatRequest(
             server=pb.Replica(dataserver_id="d0", host="10.0.0.1", port=7000), capacity_bytes=1000,
             available_bytes=500, term=self.service.provenance.term, inventory_complete=True))
 
@@ -87,7 +87,7 @@ def test_nothing_is_made_below_what_is_no_directory_or_was_removed(bench: Bench)
 
 
 def test_nothing_is_made_in_a_directory_in_the_trash_and_the_trash_knows_where_it_was(bench: Bench) -> None:
-    bench.service.set_trash(pb.SetTrashRequest(path=b"/", keep_ns=KEEP_NS))
+    bench.service.trash.set_trash(pb.SetTrashRequest(path=b"/", keep_ns=KEEP_NS))
     outer = bench.mkdir(b"/outer")
     inner = bench.mkdir(paths.join(outer, b"inner"))
     bench.create(paths.join(inner, b"f"))
@@ -96,18 +96,18 @@ def test_nothing_is_made_in_a_directory_in_the_trash_and_the_trash_knows_where_i
     bench.remove(paths.join(outer, b"inner"), directory=True)
     with pytest.raises(NoSuchFile, match="was removed"):
         bench.create(paths.join(inner, b"x"))
-    assert {entry.path for entry in bench.service.trash(pb.TrashRequest()).entries} == {
+    assert {entry.path for entry in bench.service.trash.entries(pb.TrashRequest()).entries} == {
         b"/moved/inner", b"/moved/inner/f"}
 
 
 def test_quotas_are_told_of_an_inode_with_the_paths_their_directories_have_now(bench: Bench) -> None:
     outer = bench.mkdir(b"/outer")
-    bench.service.set_quota(pb.SetQuotaRequest(path=b"/outer", max_files=9))
+    bench.service.quota.set_quota(pb.SetQuotaRequest(path=b"/outer", max_files=9))
     file = bench.create(paths.join(bench.mkdir(paths.join(outer, b"inner")), b"f"))
     bench.rename(paths.join(paths.of_inode(1), b"outer"), paths.join(paths.of_inode(1), b"moved"))
-    quotas = bench.service.quotas(pb.QuotasRequest(path=paths.of_inode(file.inode))).quotas
+    quotas = bench.service.quota.quotas(pb.QuotasRequest(path=paths.of_inode(file.inode))).quotas
     assert [quota.path for quota in quotas] == [b"/moved"]
-    assert [quota.path for quota in bench.service.quotas(pb.QuotasRequest()).quotas] == [b"/moved"]
+    assert [quota.path for quota in bench.service.quota.quotas(pb.QuotasRequest()).quotas] == [b"/moved"]
 
 
 @pytest.mark.parametrize("bad", [b"/\0", b"/\0x", b"/\0-1/a", b"/\x001//a", b"/\x001/..", b"/\x001/a\0b",
@@ -163,11 +163,11 @@ def test_a_directory_of_an_earlier_version_is_found_in_the_one_above() -> None:
 
 def test_quotas_are_told_of_a_file_whose_last_directory_is_gone(bench: Bench) -> None:
     outer = bench.mkdir(b"/outer")
-    bench.service.set_quota(pb.SetQuotaRequest(path=b"/outer", max_files=9))
+    bench.service.quota.set_quota(pb.SetQuotaRequest(path=b"/outer", max_files=9))
     file = bench.create(paths.join(outer, b"f"))
     bench.mkdir(paths.join(outer, b"gone"))
-    bench.service.link(pb.LinkRequest(source=paths.of_inode(file.inode), destination=b"/outer/gone/name"))
+    bench.service.posix.link(pb.LinkRequest(source=paths.of_inode(file.inode), destination=b"/outer/gone/name"))
     bench.remove(b"/outer/gone/name")
     bench.remove(b"/outer/gone", directory=True)
-    quotas = bench.service.quotas(pb.QuotasRequest(path=paths.of_inode(file.inode))).quotas
+    quotas = bench.service.quota.quotas(pb.QuotasRequest(path=paths.of_inode(file.inode))).quotas
     assert [(quota.path, quota.used_files) for quota in quotas] == [(b"/outer", 2)]

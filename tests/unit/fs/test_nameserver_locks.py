@@ -121,13 +121,13 @@ class Service:
         self.service = NameserverService(
             MemoryStore(), Settings(session_lease_seconds=5), generator=random.Random(1),
             clock_ns=lambda: int(self.now_seconds * 1e9), clock_seconds=lambda: self.now_seconds)
-        self.service.heartbeat(pb.HeartbeatRequest(
+        self.service.dataservers.heartbeat(pb.HeartbeatRequest(
             server=pb.Replica(dataserver_id="d0", host="h", port=1), capacity_bytes=9, available_bytes=9))
         self.inode = self.service.create(pb.CreateRequest(path=b"/f")).attributes.inode
 
     def ask(self, session: int, action: "pb.LockRequest.Action.ValueType" = pb.LockRequest.ACQUIRE,
             waits: bool = False) -> bool:
-        return self.service.lock(pb.LockRequest(action=action, session=session, inode=self.inode, owner=1,
+        return self.service.sessions.lock(pb.LockRequest(action=action, session=session, inode=self.inode, owner=1,
                                                 last=END_OF_FILE, exclusive=True, waits=waits)).granted
 
 
@@ -167,7 +167,7 @@ def test_a_request_without_an_action_or_with_a_backward_range_is_refused(service
     with pytest.raises(InvalidArgument, match="action"):
         service.ask(1, pb.LockRequest.ACTION_UNSPECIFIED)
     with pytest.raises(InvalidArgument, match="last"):
-        service.service.lock(pb.LockRequest(action=pb.LockRequest.ACQUIRE, session=1, inode=service.inode,
+        service.service.sessions.lock(pb.LockRequest(action=pb.LockRequest.ACQUIRE, session=1, inode=service.inode,
                                             first=5, last=4))
 
 
@@ -190,7 +190,7 @@ class Fenced:
         self.now_seconds = 1000.0
         self.store = MemoryStore()
         self.start()
-        self.service.heartbeat(pb.HeartbeatRequest(
+        self.service.dataservers.heartbeat(pb.HeartbeatRequest(
             server=pb.Replica(dataserver_id="d0", host="h", port=1), capacity_bytes=9, available_bytes=9))
         self.file = self.service.create(pb.CreateRequest(path=b"/f")).attributes
 
@@ -201,13 +201,13 @@ class Fenced:
 
     def lock(self, session: int) -> int:
         """The generation in which the session has the lock."""
-        reply = self.service.lock(pb.LockRequest(action=pb.LockRequest.ACQUIRE, session=session, owner=1,
+        reply = self.service.sessions.lock(pb.LockRequest(action=pb.LockRequest.ACQUIRE, session=session, owner=1,
                                                  inode=self.file.inode, last=99, exclusive=True))
         assert reply.granted
         return reply.generation
 
     def renew(self, session: int) -> int:
-        return self.service.renew_session(pb.RenewSessionRequest(session=session)).generation
+        return self.service.sessions.renew_session(pb.RenewSessionRequest(session=session)).generation
 
     def commit(self, size: int, **fields: int) -> int:
         return self.service.commit(pb.CommitRequest(inode=self.file.inode, file_id=self.file.file_id, size=size,

@@ -44,7 +44,7 @@ class Bench:
         return self.service
 
     def beat(self) -> list[str]:
-        return list(self.service.heartbeat(pb.HeartbeatRequest(
+        return list(self.service.dataservers.heartbeat(pb.HeartbeatRequest(
             server=pb.Replica(dataserver_id="d0", host="10.0.0.1", port=7000), capacity_bytes=1000,
             available_bytes=500, term=self.service.provenance.term, inventory_complete=True)).delete)
 
@@ -61,17 +61,17 @@ class Bench:
         return self.service.remove(pb.RemoveRequest(path=path, session=session)).removed
 
     def link(self, source: bytes, destination: bytes) -> pb.Attributes:
-        return self.service.link(pb.LinkRequest(source=source, destination=destination)).attributes
+        return self.service.posix.link(pb.LinkRequest(source=source, destination=destination)).attributes
 
     def rename(self, source: bytes, destination: bytes, **fields: bool) -> pb.Attributes:
         return self.service.rename(pb.RenameRequest(source=source, destination=destination, **fields)).replaced
 
     def set_xattr(self, name: bytes, value: bytes, **fields: bool) -> pb.Attributes:
-        return self.service.set_extended_attribute(pb.SetExtendedAttributeRequest(
+        return self.service.posix.set_extended_attribute(pb.SetExtendedAttributeRequest(
             path=b"/f", extended_attribute=pb.ExtendedAttribute(name=name, value=value), **fields)).attributes
 
     def xattrs(self, path: bytes = b"/f") -> dict[bytes, bytes]:
-        reply = self.service.list_extended_attributes(pb.ListExtendedAttributesRequest(path=path))
+        reply = self.service.posix.list_extended_attributes(pb.ListExtendedAttributesRequest(path=path))
         return {each.name: each.value for each in reply.extended_attributes}
 
     def file_count(self) -> int:
@@ -129,24 +129,24 @@ def test_renaming_onto_another_name_of_the_same_file_changes_nothing(bench: Benc
 
 
 def test_a_symbolic_link_keeps_its_target_and_is_not_followed(bench: Bench) -> None:
-    made = bench.service.make_symbolic_link(
+    made = bench.service.posix.make_symbolic_link(
         pb.MakeSymbolicLinkRequest(path=b"/l", target=b"a/../b", uid=7)).attributes
     assert (made.type, made.target, made.size, made.mode, made.uid) == (pb.SYMBOLIC_LINK, b"a/../b", 6, 0o777, 7)
     assert bench.lookup(b"/l") == made
     with pytest.raises(NotADirectory):
         bench.lookup(b"/l/x")
     with pytest.raises(NameTooLong):
-        bench.service.make_symbolic_link(pb.MakeSymbolicLinkRequest(path=b"/m", target=b"x" * 4096))
+        bench.service.posix.make_symbolic_link(pb.MakeSymbolicLinkRequest(path=b"/m", target=b"x" * 4096))
     with pytest.raises(InvalidArgument):
-        bench.service.make_symbolic_link(pb.MakeSymbolicLinkRequest(path=b"/m"))
+        bench.service.posix.make_symbolic_link(pb.MakeSymbolicLinkRequest(path=b"/m"))
 
 
 def test_special_files_keep_their_device_and_take_no_space(bench: Bench) -> None:
-    made = bench.service.make_special(pb.MakeSpecialRequest(
+    made = bench.service.posix.make_special(pb.MakeSpecialRequest(
         path=b"/n", type=pb.CHARACTER_DEVICE, mode=0o600, device=(1 << 40) + 3)).attributes
     assert (made.type, made.device, made.size) == (pb.CHARACTER_DEVICE, (1 << 40) + 3, 0)
     with pytest.raises(InvalidArgument, match="type"):
-        bench.service.make_special(pb.MakeSpecialRequest(path=b"/o", type=pb.DIRECTORY))
+        bench.service.posix.make_special(pb.MakeSpecialRequest(path=b"/o", type=pb.DIRECTORY))
     with pytest.raises(AlreadyExists):
         bench.create(b"/n")
     bench.remove(b"/n")
@@ -205,9 +205,9 @@ def test_extended_attributes_are_set_listed_replaced_and_removed(bench: Bench) -
     with pytest.raises(NoSuchAttribute):
         bench.set_xattr(b"user.c", b"x", replace=True)
     bench.set_xattr(b"user.a", b"new", replace=True)
-    bench.service.remove_extended_attribute(pb.RemoveExtendedAttributeRequest(path=b"/f", name=b"user.b"))
+    bench.service.posix.remove_extended_attribute(pb.RemoveExtendedAttributeRequest(path=b"/f", name=b"user.b"))
     with pytest.raises(NoSuchAttribute):
-        bench.service.remove_extended_attribute(pb.RemoveExtendedAttributeRequest(path=b"/f", name=b"user.b"))
+        bench.service.posix.remove_extended_attribute(pb.RemoveExtendedAttributeRequest(path=b"/f", name=b"user.b"))
     assert bench.xattrs() == {b"user.a": b"new"}
 
 
@@ -230,10 +230,10 @@ def test_a_file_without_a_name_lives_as_long_as_the_session_that_has_it_open(ben
         bench.lookup(b"/f")
     assert bench.lookup(paths.of_inode(file.inode)).file_id == file.file_id
     bench.service.commit(pb.CommitRequest(inode=file.inode, file_id=file.file_id, size=10))
-    bench.service.release(pb.ReleaseRequest(session=10, inodes=[file.inode]))  # not its own
+    bench.service.sessions.release(pb.ReleaseRequest(session=10, inodes=[file.inode]))  # not its own
     for _ in range(20):
         bench.now_seconds += LEASE_SECONDS
-        bench.service.renew_session(pb.RenewSessionRequest(session=9))
+        bench.service.sessions.renew_session(pb.RenewSessionRequest(session=9))
         assert bench.beat() == []
     assert bench.lookup(paths.of_inode(file.inode)).size == 10
 
@@ -243,8 +243,8 @@ def test_a_session_that_ends_or_falls_silent_loses_its_files_without_a_name(benc
     for number, file in enumerate(files):
         bench.remove(b"/%d" % number, session=number + 1)
         assert bench.lookup(paths.of_inode(file.inode)).link_count == 0
-    bench.service.release(pb.ReleaseRequest(session=1, inodes=[files[0].inode]))
-    bench.service.end_session(pb.EndSessionRequest(session=2))
+    bench.service.sessions.release(pb.ReleaseRequest(session=1, inodes=[files[0].inode]))
+    bench.service.sessions.end_session(pb.EndSessionRequest(session=2))
     for file in files[:2]:
         with pytest.raises(NoSuchFile):
             bench.lookup(paths.of_inode(file.inode))
@@ -276,17 +276,17 @@ def test_one_client_does_not_take_the_sessions_of_the_others(bench: Bench, monke
 
     def begin(client: str, session: int) -> None:
         monkeypatch.setattr(asking, "client", client)
-        bench.service.renew_session(pb.RenewSessionRequest(session=session))
+        bench.service.sessions.renew_session(pb.RenewSessionRequest(session=session))
 
     for session in (1, 2, 3, 3):
         begin("mount greedy", session)
     with pytest.raises(TooManyLocks, match="sessions of one client"):
         begin("mount greedy", 4)
     with pytest.raises(TooManyLocks):
-        bench.service.lock(pb.LockRequest(session=4, inode=1, last=2**63 - 1, action=pb.LockRequest.ACQUIRE))
+        bench.service.sessions.lock(pb.LockRequest(session=4, inode=1, last=2**63 - 1, action=pb.LockRequest.ACQUIRE))
     begin("mount modest", 5)
     begin("", 6)
-    bench.service.end_session(pb.EndSessionRequest(session=2))
+    bench.service.sessions.end_session(pb.EndSessionRequest(session=2))
     begin("mount greedy", 4)
     with pytest.raises(TooManyLocks):
         begin("mount greedy", 7)

@@ -48,7 +48,7 @@ def beat(bench: Bench, number: int, seconds: float = 1, **fields: object) -> lis
 def join(bench: Bench, file: pb.Attributes, target: str) -> None:
     """Make a dataserver a replica, as the file's primary does."""
     now = bench.service.lookup(pb.LookupRequest(inode=file.inode, to_append=True)).attributes
-    bench.service.change_replicas(pb.ChangeReplicasRequest(
+    bench.service.dataservers.change_replicas(pb.ChangeReplicasRequest(
         inode=file.inode, file_id=file.file_id, epoch=now.epoch, dataserver_id=ids(now)[0], add=[target]))
 
 
@@ -69,12 +69,12 @@ def test_a_replica_whose_disk_is_full_is_replaced_at_once_by_one_with_room_for_t
     request = pb.ChangeReplicasRequest(inode=file.inode, file_id=file.file_id, epoch=file.epoch, size=2 * TIB,
                                        dataserver_id="d0", remove=[full], full=[full])
     if len(replicas) == 3:
-        left = [each.dataserver_id for each in bench.service.change_replicas(request).replicas]
+        left = [each.dataserver_id for each in bench.service.dataservers.change_replicas(request).replicas]
         assert left == [name for name in replicas if name != full]
-        assert bench.service.change_replicas(request).epoch == file.epoch + 1    # the answer was lost
+        assert bench.service.dataservers.change_replicas(request).epoch == file.epoch + 1    # the answer was lost
     else:
         with pytest.raises(TooFewReplicas):
-            bench.service.change_replicas(request)
+            bench.service.dataservers.change_replicas(request)
         assert ids(bench.lookup()) == replicas
     assert (beat(bench, 2, available_bytes=TIB), beat(bench, 3)) == ([], [file.file_id])
 
@@ -84,7 +84,7 @@ def test_without_room_elsewhere_no_full_replica_leaves(bench: Bench, full: list[
     bench.beat(3, available_bytes=TIB if len(full) == 1 else 500 * TIB)
     file = bench.create(replicas=["d0", "d1", "d2"])
     with pytest.raises(NoSpace, match=full[0]):
-        bench.service.change_replicas(pb.ChangeReplicasRequest(
+        bench.service.dataservers.change_replicas(pb.ChangeReplicasRequest(
             inode=file.inode, file_id=file.file_id, epoch=file.epoch, size=2 * TIB, dataserver_id="d0", remove=full,
             full=full))
     assert ids(bench.lookup()) == ["d0", "d1", "d2"]
@@ -193,7 +193,7 @@ def test_a_new_dataserver_gets_its_share_by_itself_slowly(bench: Bench) -> None:
             assert len(order.replaces) == 1
             file = files[order.file_id]
             now = bench.service.lookup(pb.LookupRequest(inode=file.inode)).attributes
-            bench.service.change_replicas(pb.ChangeReplicasRequest(
+            bench.service.dataservers.change_replicas(pb.ChangeReplicasRequest(
                 inode=file.inode, file_id=file.file_id, epoch=now.epoch, dataserver_id=ids(now)[0], add=["d4"],
                 remove=list(order.replaces)))
         bench.now_seconds += 0.1

@@ -3,6 +3,7 @@
 import random
 import stat
 import threading
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -49,7 +50,7 @@ class Bench:
         fields.setdefault("available_bytes", 500)
         fields.setdefault("term", self.service.provenance.term)
         fields.setdefault("inventory_complete", True)
-        return self.service.heartbeat(pb.HeartbeatRequest(server=server(number), **fields))
+        return self.service.dataservers.heartbeat(pb.HeartbeatRequest(server=server(number), **fields))
 
     def create(self, path: bytes = b"/f", **fields: Any) -> pb.Attributes:
         return self.service.create(pb.CreateRequest(path=path, mode=0o644, **fields)).attributes
@@ -178,7 +179,7 @@ def test_neighbours_are_looked_at_now_and_then_and_small_ones_never_ask() -> Non
 def test_a_directory_may_say_how_long_its_files_will_be(said: bytes, asked: list[int]) -> None:
     bench, advisor, requests = advised_bench(3, 2, 1)
     bench.service.make_directory(pb.MakeDirectoryRequest(path=b"/d", mode=0o755))
-    bench.service.set_extended_attribute(pb.SetExtendedAttributeRequest(
+    bench.service.posix.set_extended_attribute(pb.SetExtendedAttributeRequest(
         path=b"/d", extended_attribute=pb.ExtendedAttribute(name=EXPECTED_SIZE, value=said)))
     create_through(requests, b"/d/file")
     assert [size_bytes for _, _, size_bytes in advisor.asked] == asked
@@ -342,7 +343,7 @@ def test_truncation_keeps_replication_and_chunk_size_of_the_file(bench: Bench) -
 def change(bench: Bench, attributes: pb.Attributes, **fields: Any) -> pb.ChangeReplicasReply:
     fields.setdefault("dataserver_id", ids(attributes)[0])
     fields.setdefault("epoch", attributes.epoch)
-    return bench.service.change_replicas(pb.ChangeReplicasRequest(
+    return bench.service.dataservers.change_replicas(pb.ChangeReplicasRequest(
         inode=attributes.inode, file_id=attributes.file_id, **fields))
 
 
@@ -437,7 +438,7 @@ def test_a_listing_says_what_a_look_up_says_after_each_kind_of_change(bench: Ben
 
     made = bench.create(b"/f")
     bench.service.make_directory(pb.MakeDirectoryRequest(path=b"/d", mode=0o755))
-    bench.service.make_symbolic_link(pb.MakeSymbolicLinkRequest(path=b"/l", target=b"t" * 2000))
+    bench.service.posix.make_symbolic_link(pb.MakeSymbolicLinkRequest(path=b"/l", target=b"t" * 2000))
     assert len(listed()) == 3
     assert agrees()
     bench.commit(made, 5)
@@ -445,7 +446,7 @@ def test_a_listing_says_what_a_look_up_says_after_each_kind_of_change(bench: Ben
     assert agrees()
     bench.service.set_attributes(pb.SetAttributesRequest(path=b"/f", mode=0o600, mtime_ns=-1))
     assert agrees()
-    bench.service.set_quota(pb.SetQuotaRequest(path=b"/", max_bytes=1000))
+    bench.service.quota.set_quota(pb.SetQuotaRequest(path=b"/", max_bytes=1000))
     bench.create(b"/g")
     assert listed()[b"/g"].HasField("room")
     assert agrees()
@@ -478,7 +479,8 @@ def test_a_listing_in_columns_goes_on_after_a_name(bench: Bench) -> None:
 
 def test_a_directory_of_long_symbolic_links_is_listed_in_answers_that_fit_into_a_frame(bench: Bench) -> None:
     for number in range(1000):
-        bench.service.make_symbolic_link(pb.MakeSymbolicLinkRequest(path=b"/link%03d" % number, target=b"t" * 1100))
+        bench.service.posix.make_symbolic_link(pb.MakeSymbolicLinkRequest(path=b"/link%03d" % number,
+                                                                          target=b"t" * 1100))
     names: list[bytes] = []
     more = True
     while more:
@@ -527,24 +529,24 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
     ("commit", pb.CommitRequest(inode=2, file_id="x"), InvalidArgument, "file_id"),
     ("commit", pb.CommitRequest(inode=2, file_id=UUID.upper()), InvalidArgument, "file_id"),
     ("commit", pb.CommitRequest(inode=2, file_id=UUID, size=2**63), InvalidArgument, "size"),
-    ("change_replicas", pb.ChangeReplicasRequest(inode=2, file_id=UUID, epoch=1, dataserver_id="d0",
+    ("dataservers.change_replicas", pb.ChangeReplicasRequest(inode=2, file_id=UUID, epoch=1, dataserver_id="d0",
                                                  remove=["d0", "a\nb"]), InvalidArgument, r"remove\[1\]"),
-    ("change_replicas", pb.ChangeReplicasRequest(inode=2, file_id=UUID, dataserver_id="d0"), InvalidArgument,
-     "epoch"),
-    ("change_replicas", pb.ChangeReplicasRequest(inode=2, file_id=UUID, epoch=1, dataserver_id="never"),
+    ("dataservers.change_replicas", pb.ChangeReplicasRequest(inode=2, file_id=UUID, dataserver_id="d0"),
+     InvalidArgument, "epoch"),
+    ("dataservers.change_replicas", pb.ChangeReplicasRequest(inode=2, file_id=UUID, epoch=1, dataserver_id="never"),
      InvalidArgument, "no dataserver 'never'"),
-    ("heartbeat", pb.HeartbeatRequest(), InvalidArgument, "server.dataserver_id"),
-    ("heartbeat", pb.HeartbeatRequest(server=pb.Replica(dataserver_id="d" * 201, host="h", port=1)),
+    ("dataservers.heartbeat", pb.HeartbeatRequest(), InvalidArgument, "server.dataserver_id"),
+    ("dataservers.heartbeat", pb.HeartbeatRequest(server=pb.Replica(dataserver_id="d" * 201, host="h", port=1)),
      InvalidArgument, "server.dataserver_id"),
-    ("heartbeat", pb.HeartbeatRequest(server=pb.Replica(dataserver_id="d9", port=1)), InvalidArgument,
+    ("dataservers.heartbeat", pb.HeartbeatRequest(server=pb.Replica(dataserver_id="d9", port=1)), InvalidArgument,
      "server.host"),
-    ("heartbeat", pb.HeartbeatRequest(server=pb.Replica(dataserver_id="d9", host="h")), InvalidArgument,
+    ("dataservers.heartbeat", pb.HeartbeatRequest(server=pb.Replica(dataserver_id="d9", host="h")), InvalidArgument,
      "server.port"),
-    ("heartbeat", pb.HeartbeatRequest(server=pb.Replica(dataserver_id="d9", host="h", port=65536)),
+    ("dataservers.heartbeat", pb.HeartbeatRequest(server=pb.Replica(dataserver_id="d9", host="h", port=65536)),
      InvalidArgument, "server.port"),
-    ("heartbeat", pb.HeartbeatRequest(server=server(1), capacity_bytes=1, available_bytes=2), InvalidArgument,
-     "available_bytes"),
-    ("heartbeat", pb.HeartbeatRequest(server=server(1), deleted=["x"]), InvalidArgument, r"deleted\[0\]"),
+    ("dataservers.heartbeat", pb.HeartbeatRequest(server=server(1), capacity_bytes=1, available_bytes=2),
+     InvalidArgument, "available_bytes"),
+    ("dataservers.heartbeat", pb.HeartbeatRequest(server=server(1), deleted=["x"]), InvalidArgument, r"deleted\[0\]"),
 ]
 
 
@@ -554,7 +556,7 @@ def test_a_bad_request_is_refused_naming_the_field_and_changes_nothing(
     bench.create()
     before = list(bench.store.iterate(b""))
     with pytest.raises(kind, match=f"^{field}[: ]"):
-        getattr(bench.service, method)(request_message)
+        attrgetter(method)(bench.service)(request_message)
     assert list(bench.store.iterate(b"")) == before
 
 
@@ -582,7 +584,7 @@ def test_a_restarted_nameserver_knows_files_dataservers_and_pending_deletions(be
 def test_a_writer_is_told_what_room_a_quota_leaves(bench: Bench) -> None:
     assert not bench.create(b"/free").HasField("room")
     bench.service.make_directory(pb.MakeDirectoryRequest(path=b"/q", mode=0o755))
-    bench.service.set_quota(pb.SetQuotaRequest(path=b"/q", max_bytes=100))
+    bench.service.quota.set_quota(pb.SetQuotaRequest(path=b"/q", max_bytes=100))
     attributes = bench.create(b"/q/f")
     assert attributes.room == 100
     assert bench.commit(attributes, 30).room == 70
@@ -594,21 +596,21 @@ def test_what_was_there_before_a_quota_is_counted_with_the_heartbeats(bench: Ben
     bench.service.make_directory(pb.MakeDirectoryRequest(path=b"/q", mode=0o755))
     for number in range(600):
         bench.create(b"/q/%d" % number)
-    bench.service.set_quota(pb.SetQuotaRequest(path=b"/q", max_files=1000))
-    assert bench.service.quotas(pb.QuotasRequest(path=b"/q")).quotas[0].counting
+    bench.service.quota.set_quota(pb.SetQuotaRequest(path=b"/q", max_files=1000))
+    assert bench.service.quota.quotas(pb.QuotasRequest(path=b"/q")).quotas[0].counting
     bench.restart()
     bench.beat(0)
     bench.beat(1)
-    shown = bench.service.quotas(pb.QuotasRequest()).quotas
+    shown = bench.service.quota.quotas(pb.QuotasRequest()).quotas
     assert [(record.path, record.used_files, record.counting) for record in shown] == [(b"/q", 601, False)]
-    bench.service.set_quota(pb.SetQuotaRequest(path=b"/q"))
-    assert not bench.service.quotas(pb.QuotasRequest(path=b"/q")).quotas
+    bench.service.quota.set_quota(pb.SetQuotaRequest(path=b"/q"))
+    assert not bench.service.quota.quotas(pb.QuotasRequest(path=b"/q")).quotas
 
 
 def test_limits_of_a_quota_that_make_no_sense_are_refused_by_name(bench: Bench) -> None:
     with pytest.raises(InvalidArgument, match="max_bytes"):
-        bench.service.set_quota(pb.SetQuotaRequest(path=b"/", max_bytes=2**63))
+        bench.service.quota.set_quota(pb.SetQuotaRequest(path=b"/", max_bytes=2**63))
     with pytest.raises(InvalidArgument, match="max_files"):
-        bench.service.set_quota(pb.SetQuotaRequest(path=b"/", max_files=0))
+        bench.service.quota.set_quota(pb.SetQuotaRequest(path=b"/", max_files=0))
     with pytest.raises(InvalidName, match="path"):
-        bench.service.quotas(pb.QuotasRequest(path=b"a"))
+        bench.service.quota.quotas(pb.QuotasRequest(path=b"a"))

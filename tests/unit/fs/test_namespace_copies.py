@@ -38,7 +38,7 @@ class Installation(NamespaceCopies):
         self.store = store or MemoryStore()
         self.restart()
         for port, name in enumerate(dataservers, 7000):
-            self.service.heartbeat(pb.HeartbeatRequest(
+            self.service.dataservers.heartbeat(pb.HeartbeatRequest(
                 server=pb.Replica(dataserver_id=name, host="10.0.0.1", port=port, rack=f"r{port}"),
                 capacity_bytes=1 << 40, available_bytes=1 << 39))
 
@@ -74,9 +74,9 @@ class Installation(NamespaceCopies):
                 names = [replica.dataserver_id for replica in attributes.replicas]     # addresses are the servers'
                 attributes.ClearField("replicas")
                 attributes.ClearField("token")
-                xattrs = self.service.list_extended_attributes(pb.ListExtendedAttributesRequest(path=there))
+                xattrs = self.service.posix.list_extended_attributes(pb.ListExtendedAttributesRequest(path=there))
                 is_directory = attributes.type == pb.DIRECTORY
-                quotas = self.service.quotas(pb.QuotasRequest(path=there)) if is_directory else None
+                quotas = self.service.quota.quotas(pb.QuotasRequest(path=there)) if is_directory else None
                 for quota in quotas.quotas if quotas else ():
                     quota.ClearField("counting")
                     quota.ClearField("above")
@@ -102,14 +102,14 @@ def history(installation: Installation, seed: int, count: int) -> None:
     for path in (b"/", b"/a", b"/a/b", b"/b"):
         if generator.random() < 0.4:
             with suppress(SpeedwellError):
-                service.set_quota(pb.SetQuotaRequest(path=path, max_bytes=10**12, max_files=10**6))
+                service.quota.set_quota(pb.SetQuotaRequest(path=path, max_bytes=10**12, max_files=10**6))
         if generator.random() < 0.4:
             with suppress(SpeedwellError):
-                service.set_trash(pb.SetTrashRequest(path=path, keep_ns=10**15))
+                service.trash.set_trash(pb.SetTrashRequest(path=path, keep_ns=10**15))
         _count_quotas(service)
     changes.run(count // 2)
     _count_quotas(service)
-    service.end_session(pb.EndSessionRequest(session=5))    # whatever it has open counts toward quotas
+    service.sessions.end_session(pb.EndSessionRequest(session=5))    # whatever it has open counts toward quotas
     installation.restart()
 
 
@@ -147,11 +147,11 @@ def test_any_bytes_and_any_time_survive(name: bytes, target: bytes, value: bytes
     before, after = Installation(), Installation()
     service = before.service
     service.make_directory(pb.MakeDirectoryRequest(path=b"/" + name, mode=0o1777, uid=3, gid=4))
-    service.make_symbolic_link(pb.MakeSymbolicLinkRequest(path=b"/" + name + b"/" + name, target=target))
+    service.posix.make_symbolic_link(pb.MakeSymbolicLinkRequest(path=b"/" + name + b"/" + name, target=target))
     file = service.create(pb.CreateRequest(path=b"/" + name + b"/file", mode=0o6755)).attributes
-    service.link(pb.LinkRequest(source=b"/" + name + b"/file", destination=b"/second name"))
+    service.posix.link(pb.LinkRequest(source=b"/" + name + b"/file", destination=b"/second name"))
     service.commit(pb.CommitRequest(inode=file.inode, file_id=file.file_id, size=77))
-    service.set_extended_attribute(pb.SetExtendedAttributeRequest(
+    service.posix.set_extended_attribute(pb.SetExtendedAttributeRequest(
         path=b"/second name", extended_attribute=pb.ExtendedAttribute(name=b"user.\xff", value=value)))
     service.set_attributes(pb.SetAttributesRequest(path=b"/second name", atime_ns=times[0], mtime_ns=times[1]))
     after.fill(before.file())
@@ -171,10 +171,10 @@ def small() -> Installation:
 def test_what_passes_is_not_dumped() -> None:
     installation = small()
     service = installation.service
-    service.set_trash(pb.SetTrashRequest(path=b"/", keep_ns=10**15))
+    service.trash.set_trash(pb.SetTrashRequest(path=b"/", keep_ns=10**15))
     service.remove(pb.RemoveRequest(path=b"/g"))
-    service.renew_session(pb.RenewSessionRequest(session=5))
-    service.set_trash(pb.SetTrashRequest(path=b"/", keep_ns=0))
+    service.sessions.renew_session(pb.RenewSessionRequest(session=5))
+    service.trash.set_trash(pb.SetTrashRequest(path=b"/", keep_ns=0))
     service.remove(pb.RemoveRequest(path=b"/a/f", session=5))
     after = Installation()
     assert (after.fill(installation.file()).files, after.service._namespace.file_count) == (0, 0)
@@ -210,7 +210,7 @@ def test_a_namespace_in_which_anything_was_made_is_not_loaded_into() -> None:
         target.fill(file)
     assert before.keys() > target.view().keys()
     limited = Installation()
-    limited.service.set_quota(pb.SetQuotaRequest(path=b"/", max_files=5))
+    limited.service.quota.set_quota(pb.SetQuotaRequest(path=b"/", max_files=5))
     with pytest.raises(DirectoryNotEmpty):
         limited.fill(file)
 
@@ -337,7 +337,7 @@ def test_a_loaded_namespace_is_there_after_a_crash_and_its_copies_are_made_anew(
     source, target = small(), Installation(store=store)
     for number in range(40):
         source.service.create(pb.CreateRequest(path=b"/%d" % number, mode=0o644))
-        source.service.set_extended_attribute(pb.SetExtendedAttributeRequest(
+        source.service.posix.set_extended_attribute(pb.SetExtendedAttributeRequest(
             path=b"/%d" % number, extended_attribute=pb.ExtendedAttribute(name=b"user.a", value=bytes(60_000))))
     before = store.position
     target.fill(source.file())

@@ -51,7 +51,7 @@ class Site:
 
     def beat(self, *names: str) -> None:
         for name in names:
-            self.service.heartbeat(pb.HeartbeatRequest(
+            self.service.dataservers.heartbeat(pb.HeartbeatRequest(
                 server=pb.Replica(dataserver_id=name, host="10.0.0.1", port=7000 + int(name[1:])),
                 capacity_bytes=10**9, available_bytes=10**9, inventory_complete=True,
                 term=self.service.provenance.term))
