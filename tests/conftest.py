@@ -9,10 +9,16 @@ from typing import Any
 import pytest
 
 from speedwell.fs import insecure
+from tests import skips
 from tests.logs import Logs
 
 LOGS = pytest.StashKey[Logs]()
 FAILED = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(skips.OPTION, action="store_true", help="A skip that is not in tests/skips.py is a failure.")
+    parser.addoption("--seed", type=int, help="Of tests that draw at random; one that fails prints its own.")
 
 
 def pytest_sessionstart() -> None:
@@ -28,10 +34,29 @@ def _logs(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
     pytestconfig.stash[LOGS] = Logs(tmp_path_factory.getbasetemp())
 
 
+@pytest.fixture(name="seed")
+def _seed(pytestconfig: pytest.Config) -> int:
+    given: int | None = pytestconfig.getoption("--seed")
+    seed = int.from_bytes(os.urandom(4), "big") if given is None else given
+    print(f"seed: --seed {seed} draws the same")
+    return seed
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
+    if item.config.getoption(skips.OPTION):
+        skips.refuse(report)
     item.stash[FAILED] = report.failed and report.when == "call"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport,
+                                                                         pytest.CollectReport]:
+    report = yield
+    if collector.config.getoption(skips.OPTION):
+        skips.refuse(report)
     return report
 
 
