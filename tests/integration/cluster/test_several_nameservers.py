@@ -1,10 +1,12 @@
 """`speedwell up --nameservers 3`: an etcd and three nameservers, of which any one may die."""
 
 import json
+import random
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from speedwell.cluster import mounts
 from speedwell.cluster.processes import Processes, is_running
 from tests.etcd import requires_etcd
 from tests.integration.cluster.executable import Speedwell, error_line, kill, pids
+from tests.mixed_worker import Worker, all_get_on
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.root, requires_etcd]
@@ -93,6 +96,32 @@ def test_a_mount_goes_on_when_the_leader_is_killed_and_up_starts_it_again(place)
     (mountpoint / "without one of etcd").write_text("goes")
     wait_until(lambda: set(pids(directory)) == SERVERS | {"mount"}, 20, "nobody starts the member of etcd again")
     assert speedwell.ok("cat", "/without one of etcd") == "goes"
+
+
+def test_programs_lose_nothing_while_members_of_etcd_nameservers_and_the_supervisor_are_killed(
+        place: tuple[Speedwell, Path, Path], tmp_path: Path, seed: int) -> None:
+    speedwell, directory, mountpoint = place
+    draw = random.Random(seed)
+    etcds, nameservers = (sorted(name for name in SERVERS if name.startswith(f"{kind}-"))
+                          for kind in ("etcd", "nameserver"))
+    workers = [Worker(mountpoint, f"w{number}", tmp_path) for number in range(2)]
+    with ExitStack() as stack:
+        for worker in workers:
+            stack.callback(worker.kill)
+            worker.start()
+        all_get_on(workers, "the start")
+        for victims in ([draw.choice(etcds)], [leader(speedwell, directory)], ["supervisor"],
+                        ["supervisor", draw.choice(etcds), draw.choice(nameservers)]):
+            kill(directory, *victims)
+            all_get_on(workers, f"a kill of {', '.join(victims)}")
+            if "supervisor" in victims:
+                speedwell.ok("up", "--local", directory)
+            wait_until(lambda: set(pids(directory)) == SERVERS | {"mount"}, 30,
+                       f"not all is there again after a kill of {', '.join(victims)}")
+            wait_until(lambda: sorted(roles(speedwell).values()) == ["follows", "follows", "leads"], 30,
+                       "no nameserver leads, or one does not follow")
+    for worker in workers:
+        worker.judge(mountpoint)
 
 
 def test_after_everything_was_killed_up_brings_all_of_it_back(place):

@@ -1,6 +1,5 @@
 """Many clients append and read records while everything is killed: the recorded histories are linearizable."""
 
-import os
 import random
 import subprocess
 import sys
@@ -127,8 +126,8 @@ def whole(client: Client) -> bytes | None:
         return None
 
 
-def test_histories_are_linearizable_while_everything_is_killed(tmp_path: Path) -> None:
-    run(tmp_path, rounds=3, seed=int.from_bytes(os.urandom(4), "big"))
+def test_histories_are_linearizable_while_everything_is_killed(tmp_path: Path, seed: int) -> None:
+    run(tmp_path, rounds=3, seed=seed)
 
 
 @pytest.mark.full

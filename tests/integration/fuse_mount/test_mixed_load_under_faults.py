@@ -1,6 +1,5 @@
 """Programs write, append, patch, rename and remove files on two mounts while daemons are killed again and again."""
 
-import os
 import random
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,8 +25,8 @@ def run(directory: Path, rounds: int, seed: int) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_nothing_acknowledged_is_lost_when_daemons_are_killed_below_programs(tmp_path: Path) -> None:
-    run(tmp_path, rounds=3, seed=int.from_bytes(os.urandom(4), "big"))
+def test_nothing_acknowledged_is_lost_when_daemons_are_killed_below_programs(tmp_path: Path, seed: int) -> None:
+    run(tmp_path, rounds=3, seed=seed)
 
 
 @pytest.mark.full
