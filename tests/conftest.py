@@ -4,12 +4,13 @@ import itertools
 import os
 import signal
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from speedwell.fs import insecure
-from tests import skips
+from tests import shares, skips
 from tests.logs import Logs
 
 LOGS = pytest.StashKey[Logs]()
@@ -19,6 +20,15 @@ FAILED = pytest.StashKey[bool]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(skips.OPTION, action="store_true", help="A skip that is not in tests/skips.py is a failure.")
     parser.addoption("--seed", type=int, help="Of tests that draw at random; one that fails prints its own.")
+    parser.addoption(shares.OPTION, metavar="DIRECTORY", type=Path,
+                     help="Leave the modules that others with this directory have taken, and take the rest.")
+    parser.addoption(shares.FIRST, metavar="FILE", type=Path, action="append", default=[],
+                     help=f"With {shares.OPTION}: take this module before all others. May be repeated.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if directory := config.getoption(shares.OPTION):
+        config.pluginmanager.register(shares.Shares(directory, config.getoption(shares.FIRST)))
 
 
 def pytest_sessionstart() -> None:
