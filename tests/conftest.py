@@ -48,7 +48,7 @@ def _logs(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
 def _seed(pytestconfig: pytest.Config) -> int:
     given: int | None = pytestconfig.getoption("--seed")
     seed = int.from_bytes(os.urandom(4), "big") if given is None else given
-    print(f"seed: --seed {seed} draws the same")
+    print(f"seed: --seed={seed} draws the same")
     return seed
 
 
