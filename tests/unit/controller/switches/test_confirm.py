@@ -15,7 +15,7 @@ from speedwell.controller.loops import Loops
 from speedwell.controller.switches.openflow import flow_add
 from speedwell.controller.switches.transactions import Confirmations, asked, confirmed, confirmed_on_all
 from speedwell.controller.tables.entries import STATIC_ENTRIES
-from speedwell.controller.tables.flow_installer import METER_TROUBLE, OUT_OF_METERS
+from speedwell.controller.tables.switch_meters import METER_TROUBLE, OUT_OF_METERS
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
 
 
