@@ -24,6 +24,7 @@ from speedwell.cluster.fabric import CONTROLLER_URL, MACHINE, OPENFLOW_PORT, RES
 from speedwell.cluster.machine import busy_seconds
 from speedwell.cluster.processes import Command, Processes, program
 from speedwell.controller.policy.coflows.coflow import Coflow
+from speedwell.evaluation.neighbours import introduce
 from speedwell.host_agent.channel import agent_key
 from speedwell.topo.emulation import Emulation
 from speedwell.topo.emulation.discovery import wait_for_hosts, wait_for_network
@@ -102,7 +103,7 @@ def replay(coflows: Sequence[Coflow], settings: ReplaySettings,
         wait_for_network(CONTROLLER_URL, settings.fabric)
         emulation.announce_hosts()
         wait_for_hosts(CONTROLLER_URL, settings.fabric)
-        _prepare_hosts(emulation)
+        introduce(settings.fabric, emulation.host_pid)
         if settings.hosts_enforce:
             processes.start_together(_host_agents(settings, emulation))
         reports = [MACHINE, str(key_file)] if settings.policy is not None else []
@@ -140,21 +141,6 @@ def _host_agents(settings: ReplaySettings, emulation: Emulation) -> list[Command
     return [host_agents.scheduler(directory, fabric, MACHINE, CONTROLLER_URL, "--no-turns", "--insecure=fabric"),
             *(host_agents.agent(directory, host.name, host.ip, MACHINE,
                                 in_namespace(emulation.host_pid(host.name), ())) for host in fabric.hosts)]
-
-
-def _prepare_hosts(emulation: Emulation) -> None:
-    """Let every host know the others' hardware addresses for good: where many flows fill a queue, questions for them
-    get lost until a host counts as not there.
-
-    Raises StartFailed.
-    """
-    hosts = emulation.fabric.hosts
-    for host in hosts:
-        lines = [f"ip neigh replace {other.ip} lladdr {other.mac} dev eth0 nud permanent"
-                 for other in hosts if other != host]
-        done = emulation.run(host.name, ["sh", "-ec", "\n".join(lines)])
-        if done.returncode:
-            raise StartFailed(f"{host.name} cannot be set up: {done.stderr.strip()}")
 
 
 def _play(coflows: Sequence[Coflow], agents: Agents, settings: ReplaySettings,

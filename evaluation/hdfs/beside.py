@@ -12,6 +12,7 @@ from speedwell.cluster import supervisor
 from speedwell.cluster.fabric_settings import read_settings
 from speedwell.evaluation.hdfs.libraries import Libraries
 from speedwell.evaluation.hdfs.system import Hdfs
+from speedwell.evaluation.neighbours import introduce
 from speedwell.evaluation.papers.mayflower import HDFS_METHODS
 from speedwell.evaluation.papers.reads import Method
 from speedwell.evaluation.replay.scale import Scale, StoredFile
@@ -66,6 +67,7 @@ def speedwell_and_hdfs(scale: Scale, oversubscription: float, progress: Progress
     with ExitStack() as cleanup:
         description = supervisor.up(settings, progress)
         cleanup.callback(supervisor.down)
+        introduce(fabric, lambda host: int(description["hosts"][host]["pid"]))
         hdfs = Hdfs(description, fabric, libraries, Path(description["directory"]) / "hdfs")
         cleanup.callback(hdfs.close)
         hdfs.start(progress)

@@ -18,6 +18,7 @@ from speedwell.cluster.errors import ClusterError
 from speedwell.cluster.fabric_settings import DIRECTORY, read_settings
 from speedwell.cluster.machine import busy_seconds, switch_cpu_seconds
 from speedwell.evaluation.experiment import Choices, Experiment
+from speedwell.evaluation.neighbours import introduce
 from speedwell.evaluation.papers.mayflower import OTHER_METHODS
 from speedwell.evaluation.papers.reads import Method, Task, summary
 from speedwell.evaluation.replay.replay import Replayed, replay
@@ -43,11 +44,14 @@ def emulated_tasks(figure: Experiment, choices: Choices, runs: int, reads: int) 
     """The figure's runs as the emulation makes them: fewer and shorter, ordered so that a cluster serves many.
 
     Of the methods those that the paper compares, as every run takes real time. All of them meet a seed's reads before
-    the next seed begins, so an interrupted experiment compares what it has.
+    the next seed begins, so an interrupted experiment compares what it has; each seed begins with another method.
     """
     chosen = [replace(task, reads=reads) for task in replace(figure, runs=runs, quick_runs=runs).tasks(choices)
               if task.method not in OTHER_METHODS and task.method.is_offered]
-    return sorted(chosen, key=lambda task: (task.oversubscription, task.seed, task.x))
+    turns = {method: number for number, method in enumerate(dict.fromkeys(task.method for task in chosen))}
+    return sorted(chosen, key=lambda task: (
+        task.oversubscription, task.seed, task.x, task.panel,
+        (turns[task.method] - (task.seed - choices.seed)) % len(turns)))
 
 
 def parameters(task: Task, scale: Scale) -> dict[str, Any]:
@@ -84,6 +88,7 @@ def speedwell(scale: Scale, oversubscription: float, progress: Progress,
     with ExitStack() as cleanup:
         description = supervisor.up(settings, progress)
         cleanup.callback(supervisor.down)
+        introduce(settings.fabric, lambda host: int(description["hosts"][host]["pid"]))
         system = Speedwell(description, scale.poll_interval_seconds)
         cleanup.callback(system.close)
         yield system

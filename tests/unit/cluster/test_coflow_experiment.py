@@ -24,10 +24,13 @@ from speedwell.evaluation.papers.mincof import EXPERIMENTS, CoflowTask
 from speedwell.evaluation.results.results_file import ResultsFile
 
 
-def test_each_policy_is_played_once_at_each_point() -> None:
+def test_each_method_is_played_once_at_each_point_and_seed() -> None:
     for figure in EXPERIMENTS.values():
         tasks = emulated_tasks(figure, Choices(seed=3), 2)
-        assert len(tasks) == len(figure.points) * len(EMULATED) * 2 and {task.seed for task in tasks} == {3, 4}
+        methods = {task.method for task in tasks}
+        assert {method.policy for method in methods} == set(EMULATED)
+        assert sorted((task.point.name, task.method.name, task.seed) for task in tasks) == sorted(
+            (point.name, method.name, seed) for point in figure.points for method in methods for seed in (3, 4))
 
 
 def test_files_shrink_with_the_links_and_grow_with_the_slowdown() -> None:

@@ -170,6 +170,8 @@ def test_all_methods_meet_a_seeds_reads_before_the_next_seed_begins() -> None:
     tasks = emulated_tasks(EXPERIMENTS["mayflower-fig4"], Choices(seed=5), runs=2, reads=60)
     assert [task.seed for task in tasks] == sorted(task.seed for task in tasks)
     assert {task.seed for task in tasks} == {5, 6} and {task.reads for task in tasks} == {60}
+    first, second = ([task.method.name for task in tasks if task.seed == seed] for seed in (5, 6))
+    assert second == first[1:] + first[:1], "the first run of a cluster is not always of the same method"
 
 
 def test_one_cluster_serves_all_runs_of_a_fabric_and_what_is_done_is_not_repeated(tmp_path: Path) -> None:
