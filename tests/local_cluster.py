@@ -33,6 +33,8 @@ PROGRAMS = ("speedwell-nameserver", "speedwell-dataserver")
 START_SECONDS = 60.0
 SECURE_VARIABLE = "SPEEDWELL_TEST_IDENTITY"
 """If set, all clusters have identities."""
+OWNERS_VARIABLE = "SPEEDWELL_TEST_OWNERS"
+"""If set, so many nameservers own the namespace of each cluster that does not say who keeps it."""
 
 
 class Daemon:
@@ -119,6 +121,9 @@ class Daemon:
             if process.stdout is not None:
                 process.stdout.close()
 
+    def end(self) -> None:
+        """Let go of what it needs beside its process."""
+
 
 class LocalCluster:
     """A nameserver and `dataservers` dataservers on loopback, in `directory`.
@@ -155,10 +160,13 @@ class LocalCluster:
                                    ("mount", MOUNT), *((f"d{i}", DATASERVER) for i in range(dataservers))])
         options += self._identity_options("nameserver")
         self._prefixes = prefixes or {}
-        self.nameserver = Daemon("nameserver", [*self._prefixes.get("nameserver", ()),
-                                                str(scripts / "speedwell-nameserver"), "--directory",
-                                                str(directory / "nameserver"), *options],
+        program = [*self._prefixes.get("nameserver", ()), str(scripts / "speedwell-nameserver"), *options]
+        self.nameserver = Daemon("nameserver", [*program, "--directory", str(directory / "nameserver")],
                                  directory / "nameserver.log")
+        if (owners := int(os.environ.get(OWNERS_VARIABLE, "0"))) and not {"--etcd", "--mirrors"} & set(options):
+            from tests.owner_daemons import OwnerDaemons
+
+            self.nameserver = OwnerDaemons(owners, program, directory)
         self._new = not (directory / "nameserver").exists()
         self.dataservers: list[Daemon] = []
         self._places = places or [(f"r{i // 2}", f"p{i // 4}") for i in range(dataservers)]
@@ -216,6 +224,7 @@ class LocalCluster:
                 daemon.process.terminate()
         for daemon in daemons:
             daemon.stop()
+        self.nameserver.end()
 
     def restart(self) -> None:
         """kill -9 everything at once, and start it again on the same ports."""

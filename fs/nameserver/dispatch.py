@@ -46,8 +46,8 @@ READ_ONLY = ("Lookup", "List", "ListExtendedAttributes", "RenewSession", "EndSes
 ANYWHERE = ("Statistics", "Owners")
 """Requests that every owner answers."""
 
-UNSHARED = ("Dump", "Load", "Mirror", "UploadMirror", "SetQuota", "SetTrash")
-"""Requests for one nameserver that has all of the namespace."""
+UNSHARED = ("Mirror", "UploadMirror")
+"""Requests for one nameserver that has all of the namespace: copies of what etcd keeps are of no use."""
 
 SHORT = frozenset({"Lookup", "List", "ListExtendedAttributes", "RenewSession", "Commit",
                    *CHANGES}) - {"Restore", "Purge"}
@@ -217,11 +217,16 @@ def _owned(service: NameserverService, store: SharedStore, name: str, method: Ca
     def decided(request: Any) -> Any:
         if store.served_by is not service:      # what that one has in memory is from before blocks came here
             raise _not_leading()
-        return method(request)
+        if name != "Dump":
+            return method(request)
+        with store.still():
+            return method(request)
 
     def answer(request: Any) -> Any:
         if name in UNSHARED and len(store.owned()) > 1:
             raise NotSupported(f"{name}: several nameservers own this namespace; stop all but one first")
+        if name == "Dump":
+            store.catch_up()
         return store.decide(None if name in ANYWHERE else block_of_request(request), decided, request)
     return answer
 

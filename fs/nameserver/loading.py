@@ -27,7 +27,7 @@ from speedwell.fs.nameserver.records import (
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.store import Batch
 
-MAX_INODE = 2**63 - 1
+MAX_INODE = 2**64 - 1
 DEVICES = (pb.CHARACTER_DEVICE, pb.BLOCK_DEVICE)
 
 

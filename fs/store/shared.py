@@ -138,6 +138,15 @@ class SharedStore(ReplicatedStore):
                 raise InvalidArgument(f"revision: etcd has come to {reached}") from None
             self.wait_for(revision, timeout_seconds)
 
+    def catch_up(self) -> None:
+        """Returns once the mirror has all that any owner had written before the call. Raises NotLeader."""
+        turns = self._etcd.range(self._key(TURN), end_of_prefix(self._key(TURN)) or b"").kvs
+        self.wait_for(max((turn.mod_revision for turn in turns), default=0), DECIDE_SECONDS)
+
+    def still(self) -> threading.RLock:
+        """While it is held the mirror does not change."""
+        return self._lock      # type: ignore[return-value]
+
     def get(self, key: bytes) -> bytes | None:
         if self._is_mine(key):
             return super().get(key)
@@ -167,6 +176,8 @@ class SharedStore(ReplicatedStore):
                 elif key[:1] != records.DELETION_PREFIX:    # that owner finds what it has to delete in its mirror
                     others.add(self._map.owners[records.block_of_key(key)])
                 changes.append(operation(self._key(DATA + key), value))
+            if any(key[:1] == records.TRASH_POLICY_PREFIX or self._is_first_quota(key) for key in batch.changes):
+                others |= {owner for owner in self._map.owners if owner.member not in ("", self._member)}
             revision = self._transact(token, changes, others)
             self._turn_revision = revision
             self._applied.add(revision)
@@ -214,6 +225,11 @@ class SharedStore(ReplicatedStore):
         finally:
             with self._lock:
                 self._telling = False
+
+    def _is_first_quota(self, key: bytes) -> bool:
+        """Whether it is of a quota and there was none: others look for quotas from then on only."""
+        return key[:1] == records.QUOTA_PREFIX and next(iter(self._mirror.iterate(
+            records.QUOTA_PREFIX, end_of_prefix(records.QUOTA_PREFIX))), None) is None
 
     def _is_mine(self, key: bytes) -> bool:
         return self.owns(records.block_of_key(key))
@@ -313,7 +329,7 @@ class SharedStore(ReplicatedStore):
                 if is_applied and is_mine:
                     continue
                 is_decided_by |= is_mine
-                is_in_memory |= not is_mine and key[:1] in records.KEPT_IN_MEMORY
+                is_in_memory |= not is_mine and (key[:1] in records.KEPT_IN_MEMORY or self._is_first_quota(key))
             else:
                 is_decided_by |= event.kv.key == own_turn and not is_applied
                 is_decided_by |= name == MAP

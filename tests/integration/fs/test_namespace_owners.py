@@ -2,6 +2,7 @@
 
 import random
 import re
+import shutil
 import subprocess
 import threading
 import time
@@ -15,7 +16,7 @@ import pytest
 from speedwell.fs import paths, slots
 from speedwell.fs.client.metadata import MetadataClient
 from speedwell.fs.client.nameservers import Nameservers
-from speedwell.fs.errors import DirectoryNotEmpty, NoReplicaAvailable, NotSupported
+from speedwell.fs.errors import DirectoryNotEmpty, NoReplicaAvailable, QuotaExceeded
 from speedwell.fs.etcd_client import EtcdClient
 from speedwell.fs.nameserver import records
 from speedwell.fs.nameserver.records import DIRECTORY, ROOT_INODE, Inode
@@ -314,12 +315,75 @@ def test_two_nameservers_answer_for_one_namespace(installation: Installation) ->
             client.rmdir(_path(client, there))
         client.remove(paths.below(there, b"link"))
         client.rmdir(_path(client, there))
-        for refused in (lambda: client.set_quota("/", max_files=9), lambda: client.set_trash("/", 9)):
-            with pytest.raises(NotSupported, match="several nameservers own this namespace"):
-                refused()
         statistics = client.statistics()
         assert (statistics.files, statistics.directories) == (1, 40)
 
 
 def _path(client: MetadataClient, directory: int) -> bytes:
     return next(paths.join(b"/", entry.name) for entry in client.list("/") if entry.attributes.inode == directory)
+
+
+def test_limits_and_the_trash_hold_whoever_owns_what_lies_below(installation: Installation,
+                                                                etcd: EtcdCluster) -> None:
+    with MetadataClient(installation.address, 0) as client, MetadataClient(installation.address, 0) as other:
+        spread = directories_by_owner(client, 24)
+        for number in (*spread[True][:3], *spread[False][:3]):
+            other.make_symbolic_link(paths.below(number, b"before"), b"x")
+        client.set_quota("/", max_files=24 + 6 + 4 + 1)
+        wait_until(lambda: not client.quotas()[0].counting, 20, "what was there is not counted")
+        assert client.quotas()[0].used_files == 24 + 6 + 1
+        for number in (spread[True][0], spread[False][0]):
+            for name in (b"1", b"2"):
+                other.make_symbolic_link(paths.below(number, name), b"x")
+        for number in (spread[True][1], spread[False][1]):
+            with pytest.raises(QuotaExceeded):
+                other.make_symbolic_link(paths.below(number, b"more"), b"x")
+        client.set_trash("/", 10**12)
+        for number in (spread[True][0], spread[False][0]):
+            other.remove(paths.below(number, b"1"))
+        assert {each.path.rpartition(b"/")[2] for each in client.trash()} == {b"1"}
+        for entry, number in zip(client.trash(), (spread[False][2], spread[True][2]), strict=True):
+            client.restore(entry, paths.below(number, b"back"))
+        assert list(client.trash()) == []
+        assert client.quotas()[0].used_files == 24 + 6 + 4 + 1
+        client.set_trash("/", 0)
+        other.remove(paths.below(spread[False][2], b"back"))
+        assert list(client.trash()) == []
+        assert faults(etcd, installation) == []
+
+
+def test_a_dump_of_a_shared_namespace_fills_another_shared_one(installation: Installation, etcd: EtcdCluster,
+                                                               tmp_path: Path) -> None:
+    with MetadataClient(installation.address, 0) as client:
+        spread = directories_by_owner(client, 24)
+        for number in (*spread[True], *spread[False]):
+            client.make_symbolic_link(paths.below(number, b"link"), b"%d" % number)
+        client.set_quota(_path(client, spread[False][0]), max_files=9)
+        *_, last = replies = list(client.dump())
+    dumped = [record for reply in replies for record in reply.records]
+    second = tmp_path / "second"
+    second.mkdir()
+    other = Installation(second, etcd, 2, "--shared")
+    try:
+        wait_until(lambda: len(owners(other)) == 2, 15, "not both own a part")
+        with MetadataClient(other.address, 0) as client:
+            client.load(dumped, last.next_inode)
+            for number in (*spread[True], *spread[False]):
+                assert client.lookup(paths.below(number, b"link")).target == b"%d" % number
+                client.make_symbolic_link(paths.below(number, b"another"), b"x")
+            assert [each.max_files for each in client.quotas()] == [9]
+        assert faults(etcd, other) == []
+    finally:
+        other.stop()
+
+
+def test_an_owner_whose_mirror_is_lost_has_it_again_from_etcd(installation: Installation) -> None:
+    with MetadataClient(installation.address, 0) as client:
+        spread = directories_by_owner(client, 24)
+        second = installation.nameservers[1]
+        second.kill()
+        shutil.rmtree(second.log.parent / "n1" / "mirror")
+        second.start()
+        wait_until(lambda: len(owners(installation)) == 2, 15, "not both own a part again")
+        for number in (*spread[True], *spread[False]):
+            client.make_symbolic_link(paths.below(number, b"link"), b"x")

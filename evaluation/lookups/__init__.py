@@ -1,0 +1,1 @@
+"""MetaFlow's evaluation on an emulated fabric: every way to find a metadata server as real services."""
