@@ -1,6 +1,7 @@
 """Several nameservers over an etcd, for tests that kill the one that leads."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from speedwell.fs.client.metadata import MetadataClient
@@ -15,10 +16,11 @@ NAMESERVER = str(Path(sys.executable).parent / "speedwell-nameserver")
 class Installation:
     """An etcd and nameservers over it."""
 
-    def __init__(self, directory: Path, etcd: EtcdCluster, number: int, *arguments: str) -> None:
+    def __init__(self, directory: Path, etcd: EtcdCluster, number: int, *arguments: str,
+                 program: Sequence[str] = (NAMESERVER,)) -> None:
         self.etcd = etcd
         self.nameservers = [
-            Daemon(f"n{n}", [NAMESERVER, "--directory", str(directory / f"n{n}"), "--etcd", ",".join(etcd.endpoints),
+            Daemon(f"n{n}", [*program, "--directory", str(directory / f"n{n}"), "--etcd", ",".join(etcd.endpoints),
                              "--etcd-prefix", str(directory), *arguments], directory / f"n{n}.log")
             for n in range(number)]
         for nameserver in self.nameservers:

@@ -109,6 +109,7 @@ class Changes(threading.Thread):
         self.wrong: list[str] = []
         self.done = 0
         self.slowest_seconds = 0.0
+        self.pause_seconds = 0.0
         self.stopped = threading.Event()
         self._client = MetadataClient(address, 0, call_timeout_seconds=30)
         self._directories = directories
@@ -126,6 +127,7 @@ class Changes(threading.Thread):
                 return
             self.slowest_seconds = max(self.slowest_seconds, time.monotonic() - began)
             self.done += 1
+            time.sleep(self.pause_seconds)
         self._client.close()
 
     def _change(self) -> None:
@@ -150,12 +152,13 @@ class Changes(threading.Thread):
 
 
 def change_all_at_once(installation: Installation, etcd: EtcdCluster, disturb: Callable[[int], object], rounds: int,
-                       clients: int = 4) -> list[Changes]:
+                       clients: int = 4, pause_seconds: float = 0.0) -> list[Changes]:
     with MetadataClient(installation.address, 0) as client:
         spread = directories_by_owner(client, 24)
         directories = spread[True][:4] + spread[False][:4]
         workers = [Changes(installation.address, directories, seed) for seed in range(clients)]
         for worker in workers:
+            worker.pause_seconds = pause_seconds
             worker.start()
         try:
             for number in range(rounds):
