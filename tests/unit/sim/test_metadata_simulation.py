@@ -75,7 +75,8 @@ def test_changes_keep_all_keys_and_say_what_they_move(system: object) -> None:
 
 @pytest.mark.parametrize("name", metaflow.EXPERIMENTS)
 def test_a_run_of_each_experiment_has_every_measure(name: str) -> None:
-    figure = replace(metaflow.EXPERIMENTS[name], points=(metaflow.Point(32, changes=2),), quick_points=(0,))
+    figure = replace(metaflow.EXPERIMENTS[name],
+                     points=(metaflow.Point(32, changes=2, file_bytes=1 << 16),), quick_points=(0,))
     assert figure.run is not None
     for task in figure.tasks(Choices())[:3]:
         result = figure.run(task)
