@@ -37,6 +37,7 @@ from speedwell.controller.own_policies import POLICIES
 from speedwell.controller.policy.registry import Kind
 from speedwell.fs import insecure
 from speedwell.fs.coflows import ADDRESS_VARIABLE, KEY_FILE_VARIABLE
+from speedwell.fs.slots import ANY_OWNER
 from speedwell.host_agent.channel import agent_key
 from speedwell.topo.emulation import Emulation
 from speedwell.topo.emulation.discovery import wait_for_hosts, wait_for_network
@@ -51,6 +52,7 @@ MACHINE = "10.255.0.1"
 OPENFLOW_PORT = 6653
 REST_PORT = 8080
 NAMESERVER_PORT = 7000   # of the first; each further one has the next
+SLOTS_PORT = 7400
 DATASERVER_PORT = 7100
 COFLOW_KEYS = "coflow-keys"
 ETCD_CLIENT_PORT, ETCD_PEER_PORT, ETCD_METRICS_PORT = 7020, 7040, 7060   # likewise
@@ -281,6 +283,11 @@ class FabricCluster:
         return ",".join(self._nameserver_addresses)
 
     @property
+    def _nameserver_of_mounts(self) -> str:
+        """Where several nameservers own the namespace, the switches take requests to them."""
+        return f"{ANY_OWNER}:{SLOTS_PORT}" if self._owner_hosts else self.nameserver
+
+    @property
     def addresses(self) -> str:
         """Of all that commands connect to with an identity."""
         return f"{self.nameserver},{REST}"
@@ -311,7 +318,9 @@ class FabricCluster:
         commands = nameserver_commands(self.settings.directory, self._nameserver_addresses, options, MACHINE,
                                        self._etcd_members)
         for number, host in enumerate(self._owner_hosts):
-            commands[number] = replace(commands[number], prefix=self._inside(host.name))
+            steered = ["--slots-at", f"0.0.0.0:{SLOTS_PORT}", "--host", host.ip]
+            commands[number] = replace(commands[number], argv=[*commands[number].argv, *steered],
+                                       prefix=self._inside(host.name))
         return [with_identity(self.processes, command) for command in commands]
 
     def _dataserver(self, name: str) -> Command:
@@ -358,7 +367,7 @@ class FabricCluster:
         address = self.settings.fabric.host(name).ip
         return with_identity(self.processes, Command(f"mount-{name}", [
             program("speedwell-mount"), str(mountpoint), "--foreground", "--allow-other",
-            "--nameserver", self.nameserver, "--controller", self.controller, "--local-host", address,
+            "--nameserver", self._nameserver_of_mounts, "--controller", self.controller, "--local-host", address,
         ], prefix=self._inside(name), env=self.environment(address)))
 
     def _inside(self, name: str) -> Sequence[str]:

@@ -30,7 +30,8 @@ class Calls:
     """Connections to one nameserver, made when they are needed. Thread-safe."""
 
     def __init__(self, address: str, stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS,
-                 identity: Identity | None = None, *, local_host: str | None = None) -> None:
+                 identity: Identity | None = None, *, local_host: str | None = None,
+                 connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS) -> None:
         """A nameserver at `local_host` is on this host. Raises InvalidArgument."""
         self.namespace = b""     # of the nameserver, when it was last asked for its statistics
         self.encrypts_data = False
@@ -38,7 +39,7 @@ class Calls:
         self._host, self._port = parse_address(address, "nameserver")
         self._identity = identity
         self._pool = ConnectionPool(
-            connect_timeout_seconds=min(CONNECT_TIMEOUT_SECONDS, stall_timeout_seconds),
+            connect_timeout_seconds=min(connect_timeout_seconds, stall_timeout_seconds),
             stall_timeout_seconds=stall_timeout_seconds,
             connector=None if identity is None else partial(connect, identity=identity, role=NAMESERVER))
         # Over a local socket the server knows a user only, who might do more than a reader may.

@@ -8,6 +8,7 @@ have slot 0, as those of namespaces that are older than slots.
 
 import re
 from hashlib import blake2b
+from ipaddress import IPv4Network
 from typing import Any
 
 from google.protobuf.message import Message
@@ -17,6 +18,10 @@ from speedwell.fs.file_status import SET_ID_BITS
 BLOCKS = 256
 SLOT_SHIFT, BLOCK_SHIFT = 48, 56
 LOCAL_MASK = (1 << SLOT_SHIFT) - 1
+NETWORK = IPv4Network("198.18.0.0/16")
+"""On a fabric, each slot is an address, and the switches take requests to the owner of its block (RFC 2544)."""
+ANY_OWNER = "slots"
+"""In place of a nameserver's host in `HOST:PORT`: whoever owns what a request is about, by its slot's address."""
 HASHED = 1 << (SLOT_SHIFT - 1)
 """Set in the numbers of directories that hash their own slot: no counter comes so far."""
 
@@ -56,6 +61,11 @@ def hashed(directory: int, name: bytes, local: int) -> int:
     """The number of a new directory with that name; `local` differs with each that is made there."""
     digest = blake2b(b"%d %d %b" % (directory, local, name), digest_size=8).digest()
     return int.from_bytes(digest, "big") | HASHED
+
+
+def addresses_of(block: int) -> IPv4Network:
+    """Of a block's slots."""
+    return IPv4Network((int(NETWORK.network_address) + (block << 8), 24))
 
 
 def block_of_request(request: Message) -> int:

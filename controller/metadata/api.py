@@ -19,11 +19,13 @@ from speedwell.controller.metadata.book import (
     UnknownMetadataServer,
 )
 from speedwell.controller.metadata.models import prefix_of, text_of
+from speedwell.controller.metadata.owners import SlotOwner, SlotOwners
+from speedwell.controller.metadata.owners import prefix_of as slots_of
 from speedwell.controller.metadata.steering import role_of
 from speedwell.controller.policy.metadata.blocks import SPACE, size
 from speedwell.controller.rest.access import NotAuthorised, Sender, require_own_host
 from speedwell.controller.rest.fields import DpidInput, Ipv4
-from speedwell.controller.rest.roles import DATASERVER
+from speedwell.controller.rest.roles import DATASERVER, NAMESERVER
 from speedwell.controller.rest.routes import route
 from speedwell.controller.switches.entries import FlowEntry
 from speedwell.controller.topology.state import NetworkState
@@ -41,6 +43,10 @@ class MetadataService(Protocol):
     def announce(self, said: Server) -> None: ...
 
     def remove(self, host: str, lost: bool) -> None: ...
+
+    owners: SlotOwners
+
+    def announce_owner(self, said: SlotOwner) -> None: ...
 
     def entries(self, dpid: str) -> list[FlowEntry]: ...
 
@@ -114,6 +120,22 @@ class MetadataApi:
             block=text_of(block), host=host, host_name=self._state.name_of(host) if host else None,
             moving_to=move.target if move else None, phase=move.phase.name.lower() if move else None)
             for block, host, move in sorted(found, key=lambda each: each[0])])
+
+    @route("PUT", "/v1/metadata/owners", summary="A nameserver owns blocks of the namespace", tag="metadata",
+           request=models.OwnerAnnouncement, status=204, problems=[UnknownHost, MetadataServerRefused],
+           roles=(NAMESERVER,))
+    def announce_owner(self, body: models.OwnerAnnouncement) -> None:
+        """It says so every second, and when that changes. Of two that claim a block the one with the newer epoch
+        has it."""
+        self._service.announce_owner(SlotOwner(body.host, body.epoch, frozenset(body.owned), frozenset(body.left)))
+
+    @route("GET", "/v1/metadata/owners", summary="Where requests for each block of the namespace go", tag="metadata",
+           response=models.Owners)
+    def list_owners(self) -> models.Owners:
+        owners = self._service.owners.owners.items()
+        return models.Owners(owners=[models.OwnerOfBlock(
+            block=block, addresses=text_of(slots_of(block)), host=host, host_name=self._state.name_of(host))
+            for block, host in owners])
 
     @route("GET", "/v1/metadata/tables/{dpid}", summary="What metadata servers cost a switch", tag="metadata",
            response=models.MetadataTables, problems=[UnknownSwitch])

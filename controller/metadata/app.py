@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
 
 from speedwell.controller.application import Application
 from speedwell.controller.metadata.api import MetadataApi
-from speedwell.controller.metadata.book import SILENT_SECONDS, MetadataBook, MetadataServerRefused, Server
+from speedwell.controller.metadata.book import (
+    SETTLE_SECONDS,
+    SILENT_SECONDS,
+    MetadataBook,
+    MetadataServerRefused,
+    Server,
+)
 from speedwell.controller.metadata.metrics import MetadataMetrics
+from speedwell.controller.metadata.owners import SlotOwner, SlotOwners
 from speedwell.controller.metadata.steering import TABLE, Steering
 from speedwell.controller.policy.errors import MetadataError, TableFull
-from speedwell.controller.policy.metadata.blocks import SPACE, Node, Tables, nodes_above
+from speedwell.controller.policy.metadata.blocks import SLOTS, SPACE, Node, Tables, nodes_above
 from speedwell.controller.policy.metadata.btree import grown, paper_tables, tree_of
 from speedwell.controller.policy.metadata.tables import Also
 from speedwell.controller.policy.network.prefixes import Prefix
@@ -26,7 +33,6 @@ from speedwell.controller.topology.state import NetworkState
 STEP_SECONDS = 0.05
 STEP_PATIENCE_SECONDS = 60.0
 SYNC_SECONDS = 10.0
-RESERVED = IPv4Network(SPACE)
 
 
 class Metadata(Application):
@@ -37,14 +43,16 @@ class Metadata(Application):
         self._state = services.get(NetworkState)
         rest = services.get(RestApplication)
         self.book = MetadataBook(self._above, self._require_space, time.monotonic())
+        self.owners = SlotOwners(lambda blocks: self._require_space(blocks, SLOTS))
+        self._listens_until = time.monotonic() + SETTLE_SECONDS
         self._metrics = MetadataMetrics(rest.metrics)
         self._metrics.servers.set_function(lambda: len(self.book.servers))
         self._metrics.silent.set_function(lambda: sum(
             time.monotonic() - server.heard_at > SILENT_SECONDS for server in self.book.servers.values()))
         self._metrics.moving.set_function(lambda: len(self.book.transfers))
-        self._steering: tuple[tuple[int, int], Steering] | None = None
+        self._steering: tuple[tuple[int, int, int], list[Steering]] | None = None
         self._paper_tables: tuple[tuple[tuple[str, ...], int], Tables] | None = None
-        self._planned_version = 0
+        self._planned: tuple[int, int, bool] = (0, 0, False)
         rest.register(MetadataApi(self, self._state))
 
     def start(self) -> None:
@@ -59,15 +67,23 @@ class Metadata(Application):
 
     def announce(self, said: Server) -> None:
         """A server is there. Raises UnknownHost, MetadataServerRefused."""
-        self._hosts.locate(said.host)
-        if self._state.reserved is None and (
-                taken := next((ip for ip in self._state.hosts if IPv4Address(ip) in RESERVED), None)):
-            raise self._refused(f"host {taken} has an address within {RESERVED}, where those of keys are", said.host)
+        self._join(said.host, SPACE, lambda: self.book.announced(said))
+
+    def announce_owner(self, said: SlotOwner) -> None:
+        """A nameserver owns blocks of the namespace. Raises UnknownHost, MetadataServerRefused."""
+        self._join(said.host, SLOTS, lambda: self.owners.announced(said))
+
+    def _join(self, host: str, space: Prefix, announced: Callable[[], None]) -> None:
+        self._hosts.locate(host)
+        network = IPv4Network(space)
+        if network not in self._state.reserved and (
+                taken := next((ip for ip in self._state.hosts if IPv4Address(ip) in network), None)):
+            raise self._refused(f"host {taken} has an address within {network}, where those of keys are", host)
         try:
-            self.book.announced(said)
+            announced()
         except MetadataError as error:
-            raise self._refused(str(error), said.host) from None
-        self._state.reserved = RESERVED
+            raise self._refused(str(error), host) from None
+        self._state.reserved.add(network)
 
     def remove(self, host: str, lost: bool) -> None:
         """A server is to leave. Raises UnknownMetadataServer, MetadataServerRefused."""
@@ -78,7 +94,7 @@ class Metadata(Application):
 
     def entries(self, dpid: str) -> list[FlowEntry]:
         """What one switch shall have."""
-        return self._current().entries(dpid)
+        return list(dict.fromkeys(entry for steering in self._current() for entry in steering.entries(dpid)))
 
     def paper_entries(self, dpid: str) -> int:
         """How many MetaFlow's own tables would have at one switch, for as many servers with evenly spread keys."""
@@ -96,24 +112,31 @@ class Metadata(Application):
     # --- tables ---
 
     def _entries(self, dpid: str) -> Iterable[FlowEntry] | None:
-        return None if self.book.layout is None else self.entries(dpid)
+        return None if self._listens else self.entries(dpid)
 
-    def _current(self) -> Steering:
-        key = self.book.version, self._state.network.version
+    @property
+    def _listens(self) -> bool:
+        """Whether it is not known yet what servers owned before this controller started: tables stay as they are."""
+        return self.book.layout is None and (bool(self.book.servers or self.book.awaited) or not self.owners.said
+                                             or time.monotonic() < self._listens_until)
+
+    def _current(self) -> list[Steering]:
+        key = self.book.version, self.owners.version, self._state.network.version
         if self._steering is None or self._steering[0] != key:
-            self._steering = key, self._steer(self.book.blocks, self.book.senders, self.book.also)
+            self._steering = key, [self._steer(self.book.blocks, self.book.senders, self.book.also),
+                                   self._steer(self.owners.blocks, self.owners.senders, space=SLOTS)]
         return self._steering[1]
 
     def _steer(self, blocks: Mapping[str, Sequence[Prefix]], senders: Mapping[str, Sequence[Prefix]],
-               also: Also = ()) -> Steering:
+               also: Also = (), space: Prefix = SPACE) -> Steering:
         hosts = self._state.hosts
         places = {server: hosts[server] for server in (*blocks, *senders) if server in hosts}
         return Steering(blocks, senders, places, frozenset(self._state.edge_switches()), self._state.switch_ports(),
-                        self._forwarding.planner.default_route, also)
+                        self._forwarding.planner.default_route, also, space)
 
-    def _require_space(self, blocks: Mapping[str, Sequence[Prefix]]) -> None:
+    def _require_space(self, blocks: Mapping[str, Sequence[Prefix]], space: Prefix = SPACE) -> None:
         """Raises TableFull, which names a switch that would have more entries than it may."""
-        steering, limit = self._steer(blocks, blocks), self._state.settings.metadata_entries
+        steering, limit = self._steer(blocks, blocks, space=space), self._state.settings.metadata_entries
         for dpid in self._state.datapaths:
             if (count := len(steering.entries(dpid))) > limit:
                 raise TableFull(self._state.name_of(dpid), count, limit)
@@ -123,8 +146,9 @@ class Metadata(Application):
 
     def _go_on(self) -> None:
         self.book.go_on(time.monotonic())
-        if (version := self.book.version) != self._planned_version:
-            self._planned_version = version
+        version = self.book.version
+        if (planned := (version, self.owners.version, self._listens)) != self._planned:
+            self._planned = planned
             self._forwarding.plan_systems_tables()
         if self.book.synced_version < version and self._forwarding.wait_until_synced(SYNC_SECONDS) \
                 and self._forwarding.is_in_force:

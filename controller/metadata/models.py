@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from speedwell.controller.metadata.owners import BLOCKS
 from speedwell.controller.policy.metadata.blocks import SPACE
 from speedwell.controller.policy.metadata.layout import MOST_SERVERS
 from speedwell.controller.policy.network.prefixes import Prefix
@@ -97,6 +98,30 @@ class MetadataBlock(OutputModel):
 
 class MetadataBlocks(OutputModel):
     blocks: list[MetadataBlock] = Field(description="In the order of their addresses; together they are all of them.")
+
+
+Block = Annotated[int, Field(ge=0, lt=BLOCKS)]
+
+
+class OwnerAnnouncement(InputModel):
+    """A nameserver says which blocks of the namespace it owns."""
+
+    host: Ipv4
+    epoch: int = Field(ge=0, lt=1 << 63, description="The revision of etcd's map of owners by which it owns them.")
+    owned: list[Block] = Field(max_length=BLOCKS)
+    left: list[Block] = Field(default=[], max_length=BLOCKS, description="Blocks that it had until lately: it may "
+                              "still answer from their addresses.")
+
+
+class OwnerOfBlock(OutputModel):
+    block: int
+    addresses: str = Field(description="Those that requests for it are sent to.")
+    host: Ipv4
+    host_name: NodeName
+
+
+class Owners(OutputModel):
+    owners: list[OwnerOfBlock]
 
 
 class MetadataTables(OutputModel):

@@ -87,6 +87,8 @@ class Steering:
     """The live links between switches, with the port of the first one."""
     way: Way
     also: Also = ()
+    space: Prefix = SPACE
+    """What all blocks are within."""
 
     @cached_property
     def spans(self) -> list[Span]:
@@ -127,7 +129,7 @@ class Steering:
         """What one switch shall have. Nothing before the first server owns a block."""
         if not self.racks:
             return []
-        found = [_entry(NUMBER, PODS, match(eth_type=ETH_IPV4, ipv4_dst=masked(SPACE)))]
+        found = [_entry(NUMBER, PODS, match(eth_type=ETH_IPV4, ipv4_dst=masked(self.space)))]
         pod = next((pod for pod in self.pods if dpid in pod.switches and len(pod.racks) > 1), None)
         if pod is not None:
             found += self._down(dpid, pod)
@@ -145,15 +147,15 @@ class Steering:
                 yield _entry(Table.SOURCES, PODS + prefix[1], match(
                     eth_type=ETH_IPV4, in_port=place.port_no, eth_src=place.mac, ipv4_src=masked(prefix)),
                     goto=NUMBER)
-        yield _entry(Table.SOURCES, PODS, match(eth_type=ETH_IPV4, ipv4_src=masked(SPACE)))
-        yield _entry(Table.SOURCES, PODS, match(eth_type=ETH_ARP, arp_spa=masked(SPACE)))
-        yield _entry(Table.SOURCES, PODS + 1, match(eth_type=ETH_ARP, arp_tpa=masked(SPACE)))
+        yield _entry(Table.SOURCES, PODS, match(eth_type=ETH_IPV4, ipv4_src=masked(self.space)))
+        yield _entry(Table.SOURCES, PODS, match(eth_type=ETH_ARP, arp_spa=masked(self.space)))
+        yield _entry(Table.SOURCES, PODS + 1, match(eth_type=ETH_ARP, arp_tpa=masked(self.space)))
 
     def _deliveries(self, dpid: str) -> Iterator[FlowEntry]:
         yield _entry(Table.LABELS, PODS, match(eth_type=ETH_MPLS, mpls_label=DELIVER_LABEL), goto=Table.UNLABEL)
         yield _entry(Table.UNLABEL, PODS, match(eth_type=ETH_MPLS, eth_dst=RACK_MAC), PopLabel(), goto=DELIVERIES)
         stops = {server: (server,) for server, _ in self._servers_at(dpid)}
-        for prefix, (server,) in towards(self.spans, stops, self.also).items():
+        for prefix, (server,) in towards(self.spans, stops, self.also, self.space).items():
             place = self.places[server]
             yield _entry(DELIVERIES, PODS + prefix[1], _to(prefix), SetField("eth_dst", place.mac),
                          Output(place.port_no))
@@ -164,7 +166,7 @@ class Steering:
         yield _entry(Table.LABELS, PODS, match(eth_type=ETH_MPLS, eth_dst=pod.mac), PopLabel(),
                      ForgetPort(), goto=NUMBER)
         stops = {server: (place.dpid,) for server, place in self.places.items() if place.dpid in pod.racks}
-        for prefix, (rack,) in towards(self.spans, stops, self.also).items():
+        for prefix, (rack,) in towards(self.spans, stops, self.also, self.space).items():
             port = self.ports.get((dpid, rack))
             actions = (SetField("eth_dst", RACK_MAC), PushLabel(DELIVER_LABEL), Output(port)) if port else ()
             yield _entry(NUMBER, RACKS + prefix[1], _to(prefix), *actions)
@@ -181,7 +183,7 @@ class Steering:
                 stop_of[dpid] = _OWN
         stops = {server: stop_of[place.dpid] for server, place in self.places.items() if place.dpid in stop_of}
         own = {server: _OWN for server, _ in self._servers_at(dpid)}
-        for prefix, stop in from_clients(self.spans, stops, own).items():
+        for prefix, stop in from_clients(self.spans, stops, own, self.space).items():
             yield self._send(dpid, prefix, stop)
 
     def _send(self, dpid: str, prefix: Prefix, stop: Node) -> FlowEntry:

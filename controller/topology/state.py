@@ -111,7 +111,7 @@ class NetworkState:
         """The traffic classes with a queue, at switches where packets get there by `set_queue` (kernel datapath)."""
         self.packet_in_meters: dict[str, frozenset[int]] = {}
         """The meters on packets handed up that a switch has, by `speedwell.controller.topology.packet_in_limits`."""
-        self.reserved: IPv4Network | None = None
+        self.reserved: set[IPv4Network] = set()
         """Addresses that are no host's: a system has other uses for them."""
         self._port_toward: dict[Link, int] = {}
         self._last_hops: dict[PortKey, str] = {}
@@ -137,7 +137,7 @@ class NetworkState:
 
     def may_be_host(self, ip: str) -> bool:
         """Whether this can be one host's address on this fabric."""
-        return arp.is_host_address(ip) and not (self.reserved and IPv4Address(ip) in self.reserved)
+        return arp.is_host_address(ip) and not any(IPv4Address(ip) in network for network in self.reserved)
 
     def is_found_out(self, dpid: str) -> bool:
         """Whether a switch is connected, and of all its ports that are up it is known where they lead."""

@@ -18,9 +18,9 @@ _PERMANENT, _ONLINK = 0x80, 4
 
 
 class OwnerRoutes:
-    """The local routes of this network namespace to blocks of `PREFIX`: `ip route add local BLOCK dev lo`."""
+    """The local routes of this network namespace to blocks of a network: `ip route add local BLOCK dev lo`."""
 
-    def __init__(self) -> None:
+    def __init__(self, network: IPv4Network = PREFIX) -> None:
         """Takes over none of an earlier process: they are removed. Raises NotPermitted, StorageFailed."""
         self._blocks: set[IPv4Network] = set()
         # Otherwise ARP requests bear an address of a block as their sender's, and the network takes it for a host's.
@@ -33,7 +33,7 @@ class OwnerRoutes:
             kernel.link("set", index=kernel.link_lookup(ifname="lo")[0], state="up")
             for route in kernel.get_routes(family=2, table=LOCAL_TABLE):
                 text = f"{route.get_attr('RTA_DST')}/{route['dst_len']}"
-                if route.get_attr("RTA_DST") and IPv4Network(text, strict=False).subnet_of(PREFIX):
+                if route.get_attr("RTA_DST") and IPv4Network(text, strict=False).subnet_of(network):
                     self._blocks.add(IPv4Network(text))
         self.set(set())
 

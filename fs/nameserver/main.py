@@ -38,7 +38,8 @@ from speedwell.fs.nameserver.reports import Reports
 from speedwell.fs.nameserver.service import NameserverService
 from speedwell.fs.nameserver.settings import Settings
 from speedwell.fs.nameserver.sharing import Sharing
-from speedwell.fs.option_types import Size
+from speedwell.fs.nameserver.steered import Steered
+from speedwell.fs.option_types import Host, Size
 from speedwell.fs.private_directory import keep_private
 from speedwell.fs.store import LevelDBStore, ReplicatedStore, SharedStore, Store
 
@@ -55,12 +56,13 @@ STACK_BYTES = 256 << 10
 
 
 def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str] = (),
-        etcd_prefix: str = "", shared: bool = False, new: bool = False, force: bool = False, controller: str = "",
-        metrics_address: str | None = None, identity_directory: Path | None = None,
-        audit_log: Path | None = None, etcd_identity: Path | None = None,
+        etcd_prefix: str = "", shared: bool = False, slots_at: str = "", fabric_host: str = "", new: bool = False,
+        force: bool = False, controller: str = "", metrics_address: str | None = None,
+        identity_directory: Path | None = None, audit_log: Path | None = None, etcd_identity: Path | None = None,
         request_rate: float = rates.REQUESTS_PER_SECOND) -> None:
     """Serve until SIGTERM or SIGINT, with the namespace in `directory`, or as one of several nameservers with the
     namespace in etcd and a mirror of it in `directory`: one of them leads, or each owns a part if it is `shared`.
+    With `slots_at` switches bring what is for its slots to that port, at this host, `fabric_host` on the fabric.
     `new` makes an empty namespace in an empty directory, `force`
     rebuilds one without waiting for dataservers. `controller` is the URL of whom to ask where large files go,
     `metrics_address` where Prometheus is answered. Requests come as frames or gRPC: with an identity over TLS
@@ -77,6 +79,9 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
         raise InvalidArgument("--shared: it takes --etcd, which all owners write to")
     if shared and host in ("0.0.0.0", "::"):
         raise InvalidArgument("--shared: --listen must name the address at which others reach this nameserver")
+    if slots_at and not (shared and controller and fabric_host):
+        raise InvalidArgument("--slots-at: it takes --shared, --controller and --host, this host's address on the "
+                              "fabric")
     if settings.encrypt_data and identity is None:
         raise InvalidArgument("--encrypt-data: it takes --identity, for TLS")
     sync = settings.fsync == defaults.ALWAYS
@@ -120,6 +125,12 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
             keeper.start()
             cleanup.callback(keeper.stop)
         frames.start()
+        if slots_at:
+            slot_host, slot_port = parse_address(slots_at, "--slots-at")
+            slot_frames = NameserverFrames(requests, cleanup.enter_context(listen(slot_host, slot_port)), identity,
+                                           audit)
+            slot_frames.start()
+            cleanup.callback(slot_frames.stop, STOP_GRACE_SECONDS)
         if identity is None:
             log.warning("without --identity: whoever reaches this address may do anything")
         shown_host = f"[{host}]" if ":" in host else host
@@ -128,6 +139,10 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
             replicated.address = own_address
             member.start()
             cleanup.callback(member.stop)
+        if slots_at:
+            steered = Steered(cast(SharedStore, replicated), controller, fabric_host, identity_directory)
+            steered.start()
+            cleanup.callback(steered.stop)
         if controller:
             reports = Reports(controller, requests, own_address, identity_directory,
                               leads=lambda: not shared or cast(SharedStore, replicated).is_first)
@@ -208,6 +223,10 @@ def _answers(address: str, identity: Path | None) -> bool:
               help="Where in etcd, one for each installation.")
 @click.option("--shared", is_flag=True, help="With --etcd: own a part of the namespace, as one of several "
               "nameservers that all answer.")
+@click.option("--slots-at", metavar="HOST:PORT", default="", help="With --shared and --controller: requests that the "
+              "fabric brings by the addresses of slots are answered there too, such as 0.0.0.0:7400 (as root).")
+@click.option("--host", "fabric_host", metavar="ADDRESS", type=Host(), help="With --slots-at: this host's own "
+              "address on the fabric.")
 @click.option("--controller", metavar="URL[,URL]", default="", help="Ask the SDN controller there where the replicas "
               "of large new files should go (default: by racks).")
 @click.option("--token-lifetime", "token_seconds", type=float, default=defaults.DEFAULT_TOKEN_SECONDS,
@@ -225,16 +244,19 @@ def _answers(address: str, identity: Path | None) -> bool:
 @prometheus.OPTION
 @logs.OPTION
 def command(listen: str, directory: Path, new: bool, force: bool, etcd: str, etcd_identity: Path | None,
-            etcd_prefix: str, shared: bool, controller: str, identity: Path | None, insecure: str | None,
-            audit_log: Path | None, metrics: str | None, request_rate: float, log_level: str,
+            etcd_prefix: str, shared: bool, slots_at: str, fabric_host: str | None, controller: str,
+            identity: Path | None, insecure: str | None, audit_log: Path | None, metrics: str | None,
+            request_rate: float, log_level: str,
             **namespace: Any) -> None:
     """Keep the namespace of a Speedwell installation: names, attributes and replicas of files."""
     logs.configure(log_level)
     tracing.start("speedwell-nameserver", listen)
     insecure_servers.check(identity, insecure, no_tokens=namespace["no_tokens"],
-                           listen=parse_address(listen, "--listen", lowest_port=0)[0])
+                           listen=parse_address(listen, "--listen", lowest_port=0)[0],
+                           **({"slots_at": parse_address(slots_at, "--slots-at")[0]} if slots_at else {}))
     run(listen, directory, namespace_settings(namespace), etcd=etcd.split(",") if etcd else (),
-        etcd_prefix=etcd_prefix, shared=shared, new=new, force=force, controller=controller, metrics_address=metrics,
+        etcd_prefix=etcd_prefix, shared=shared, slots_at=slots_at, fabric_host=fabric_host or "", new=new,
+        force=force, controller=controller, metrics_address=metrics,
         identity_directory=identity, audit_log=audit_log, etcd_identity=etcd_identity,
         request_rate=request_rate)
 

@@ -16,6 +16,7 @@ from speedwell.topo.fabric.addresses import (
     KEY_GATEWAY_MAC,
     KEY_NETWORK,
     MANAGEMENT_NETWORK,
+    SLOT_NETWORK,
 )
 
 _DISCARD_PORT = 9
@@ -78,7 +79,8 @@ def set_up_host(name: str, pid: int, *, address: str, management_address: str, t
     links = [*_management(management_address), f"addr add {address}/{FABRIC_NETWORK.prefixlen} dev eth0",
              "link set eth0 up",
              f"neigh replace {KEY_GATEWAY} lladdr {KEY_GATEWAY_MAC} nud permanent dev eth0",
-             f"route add {KEY_NETWORK} via {KEY_GATEWAY} dev eth0 onlink src {address}"]
+             *(f"route add {network} via {KEY_GATEWAY} dev eth0 onlink src {address}"
+               for network in (KEY_NETWORK, SLOT_NETWORK))]
     script = f"""set -e
 {_NO_IPV6}
 echo 1 > /proc/sys/net/ipv4/conf/all/arp_notify

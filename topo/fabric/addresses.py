@@ -11,6 +11,8 @@ MANAGEMENT_NETWORK = IPv4Network("10.255.0.0/16")
 MACHINE_ADDRESS = "10.255.0.1"
 KEY_NETWORK = IPv4Network("100.64.0.0/10")
 """Addresses of metadata keys, which are no host's: a request goes to a gateway that nobody is."""
+SLOT_NETWORK = IPv4Network("198.18.0.0/16")
+"""Likewise of the slots of a namespace that several nameservers own (`speedwell.fs.slots`)."""
 KEY_GATEWAY, KEY_GATEWAY_MAC = "169.254.100.64", "02:53:70:64:00:40"
 
 MAX_PODS = 255  # pod 255 would be the management network

@@ -17,6 +17,8 @@ from speedwell.controller.policy.network.tiers import Tiers
 
 SPACE: Prefix = (100 << 24 | 64 << 16, 10)
 """100.64.0.0/10, which carriers' NAT has and no data centre routes (RFC 6598)."""
+SLOTS: Prefix = (198 << 24 | 18 << 16, 16)
+"""198.18.0.0/16, of networks that are tested and no data centre's (RFC 2544): the slots of a shared namespace."""
 IPV4: Prefix = (0, 0)
 """All addresses, as in the paper."""
 TABLE_LIMIT = 2048

@@ -1,7 +1,9 @@
 """`speedwell up --metadata-servers 2`: two nameservers that both answer, below a mount."""
 
 import os
+import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,6 +85,13 @@ def test_on_a_fabric_owners_run_on_hosts_and_one_that_dies_there_is_followed_and
             (here / f"d{number}").mkdir()
             (here / f"d{number}" / "f").write_text(str(number))
         assert len({slots.block_of(each.stat().st_ino) < slots.BLOCKS // 2 for each in here.iterdir()}) == 2
+        with session(started["controller"]) as controller:
+            told = controller.get(started["controller"] + "/v1/metadata/owners").json()["owners"]
+        assert Counter(each["host_name"] for each in told) == {"p0r0h0": 128, "p1r0h0": 128}
+        connections = subprocess.run(
+            ["nsenter", f"--net=/proc/{started['hosts']['p0r0h1']['pid']}/ns/net", "ss", "-tnH", "state",
+             "established", "dst", str(slots.NETWORK)], capture_output=True, text=True, check=True).stdout
+        assert len({line.split()[3] for line in connections.splitlines()}) == 2      # one address of each owner
         kill(tmp_path / "c", "nameserver-1")
         for number in range(8):
             (there / f"d{number}" / "f").rename(there / f"d{(number + 1) % 8}" / "g")
