@@ -20,11 +20,15 @@ class OwnerDaemons(Daemon):
         self._directory = directory
         self._etcd = EtcdCluster(directory)
         self._is_started = False
-        arguments = [*arguments, "--shared", "--etcd", ",".join(self._etcd.endpoints), "--etcd-prefix",
-                     str(directory)]
-        self.members = [Daemon(name, [*arguments, "--directory", str(directory / name)], directory / "nameserver.log")
-                        for name in (f"nameserver-{each}" for each in range(number))]
+        self._arguments_of_all = [*arguments, "--shared", "--etcd", ",".join(self._etcd.endpoints), "--etcd-prefix",
+                                  str(directory)]
+        self.members = [self.another(f"nameserver-{each}") for each in range(number)]
         super().__init__("nameserver", arguments, directory / "nameserver.log")
+
+    def another(self, name: str) -> Daemon:
+        """One more that is to share the namespace, once it is started."""
+        return Daemon(name, [*self._arguments_of_all, "--directory", str(self._directory / name)],
+                      self._directory / "nameserver.log")
 
     @property
     def address(self) -> str:
@@ -48,9 +52,10 @@ class OwnerDaemons(Daemon):
     def wait_ready(self) -> None:
         for member in self.members:
             member.wait_ready()
-        wait_until(self._all_own, 30, "not all nameservers own a part")
+        wait_until(self.all_own, 30, "not all nameservers own a part")
 
-    def _all_own(self) -> bool:
+    def all_own(self) -> bool:
+        """Whether they and nobody else own the namespace."""
         nameservers = Nameservers(self.address, 1.0)
         try:
             reply = nameservers._calls[0].call("Owners", pb.OwnersRequest(), 1.0)

@@ -45,10 +45,10 @@ def installation(tmp_path: Path, etcd: EtcdCluster, monkeypatch: pytest.MonkeyPa
 class Disturbance:
     """Ends or stops whoever comes to a step first, and sees that all goes on."""
 
-    def __init__(self, installation: Installation, step_file: Path) -> None:
+    def __init__(self, installation: Installation, step_file: Path, seed: int) -> None:
         self._installation = installation
         self._file = step_file
-        self._random = Random(16)
+        self._random = Random(seed)
         self.waits: list[float] = []
         self.done: dict[str, int] = {}
         self.refusals = 0
@@ -117,11 +117,12 @@ class Disturbance:
 
 
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("kills", [len(STEPS), pytest.param(300, marks=pytest.mark.full)])
+@pytest.mark.parametrize(("kills", "seed"), [
+    (len(STEPS), 0), *(pytest.param(100, seed, marks=pytest.mark.full) for seed in (1, 2, 3))])
 def test_kills_and_stops_at_every_step_leave_the_namespace_whole(installation: Installation, etcd: EtcdCluster,
-                                                                 tmp_path: Path, kills: int) -> None:
-    disturbance = Disturbance(installation, tmp_path / "step")
-    workers = change_all_at_once(installation, etcd, disturbance, kills, pause_seconds=0.02)
+                                                                 tmp_path: Path, kills: int, seed: int) -> None:
+    disturbance = Disturbance(installation, tmp_path / "step", seed)
+    workers = change_all_at_once(installation, etcd, disturbance, kills, pause_seconds=0.05)
     waits = sorted(disturbance.waits)
     print(f"{sum(each.done for each in workers)} changes, {disturbance.done}, {disturbance.refusals} resumed owners "
           f"refused; service after s: median {waits[len(waits) // 2]:.2f}, 95 % {waits[len(waits) * 95 // 100]:.2f}, "
