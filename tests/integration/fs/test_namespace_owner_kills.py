@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from speedwell.fs import paths, slots
-from speedwell.fs.client.calls import CallFailed, Calls
+from speedwell.fs.calls import CallFailed, Calls
 from speedwell.fs.client.metadata import MetadataClient
 from speedwell.fs.errors import NoSuchFile, NotLeader, NotOwner
 from speedwell.fs.proto import speedwell_pb2 as pb
@@ -111,6 +111,7 @@ class Disturbance:
         """A connection to each nameserver, and the blocks that it owns."""
         for each in self._installation.nameservers:
             calls = Calls(each.address, 60)
+            calls.call("Statistics", pb.StatisticsRequest(), 5.0)       # else the next call would do so
             reply = calls.call("Owners", pb.OwnersRequest(), 5.0)
             yield each, calls, {block for run in reply.owners if run.address == each.address
                                 for block in range(run.first, run.last + 1)}
