@@ -13,13 +13,13 @@ from typing import IO, TYPE_CHECKING, Any, Self
 from speedwell.cluster.errors import InvalidArchive
 from speedwell.cluster.transfer import make_directory
 from speedwell.fs import paths
-from speedwell.fs.client.trees import walk
+from speedwell.fs.client.names.trees import walk
 from speedwell.fs.errors import NoSuchFile
 from speedwell.fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, SYMBOLIC_LINK, Attributes
 
 if TYPE_CHECKING:
     from speedwell.fs.client import Client
-    from speedwell.fs.client.reader import Reader
+    from speedwell.fs.client.read.reader import Reader
 
 PIECE_BYTES = 4 << 20
 XATTR = "SCHILY.xattr."

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from speedwell.fs.nameserver.recovery_plan import BALANCED_WITHIN, overfull
+from speedwell.fs.nameserver.replicas.recovery_plan import BALANCED_WITHIN, overfull
 from speedwell.fs.proto.speedwell_pb2 import DataserverStatus
 
 

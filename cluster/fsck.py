@@ -11,11 +11,9 @@ from typing import Any
 
 from speedwell.cluster.errors import CannotTell
 from speedwell.fs import paths, units
-from speedwell.fs.channel import ConnectionLost, MalformedFrame
-from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.client.names.metadata import MetadataClient
 from speedwell.fs.errors import NoSuchFile, NotADirectory
-from speedwell.fs.identification import connect_identified
-from speedwell.fs.nameserver.requests import file_id_text
+from speedwell.fs.nameserver.service.request_fields import file_id_text
 from speedwell.fs.proto.speedwell_pb2 import (
     DIRECTORY,
     OK,
@@ -29,6 +27,8 @@ from speedwell.fs.proto.speedwell_pb2 import (
     Replica,
     VerifyOperation,
 )
+from speedwell.fs.wire.channel import ConnectionLost, MalformedFrame
+from speedwell.fs.wire.identification import connect_identified
 
 PAGE = 1000
 VERIFY_TIMEOUT_SECONDS = 300.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from speedwell.cluster.errors import NotRunning
-from speedwell.fs.local import user_of
+from speedwell.fs.wire.local_sockets import user_of
 from speedwell.fuse_mount.measures import BOUNDS_SECONDS, WAITS_FOR_OTHERS, Operation, quantile
 from speedwell.fuse_mount.monitor import socket_path
 from speedwell.fuse_mount.mountpoint import Mount

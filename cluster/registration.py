@@ -19,7 +19,7 @@ def wait_for_dataservers(nameserver: str, ids: Collection[str], identity: Path |
     Raises StartFailed, naming the missing ones, after REGISTRATION_TIMEOUT_SECONDS; or with what a nameserver that
     rebuilds its namespace waits for, after REBUILDING_TIMEOUT_SECONDS.
     """
-    from speedwell.fs.client.metadata import MetadataClient
+    from speedwell.fs.client.names.metadata import MetadataClient
     from speedwell.fs.errors import NamespaceRebuilding, SpeedwellError
 
     client = MetadataClient(nameserver, identity=identity)
@@ -65,7 +65,7 @@ def own_root_directory(nameserver: str, identity: Path | None = None) -> None:
     """Give an ordinary user's installation a root directory that is theirs: a new one belongs to root."""
     if os.geteuid() == 0:
         return
-    from speedwell.fs.client.metadata import MetadataClient
+    from speedwell.fs.client.names.metadata import MetadataClient
 
     client = MetadataClient(nameserver, identity=identity)
     try:

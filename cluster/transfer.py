@@ -131,7 +131,7 @@ def plan_downloads(client: Client, source: bytes, destination: Path, skipped: Ca
                    ) -> Tree[Path, Download]:
     """What to make of the stored tree at `source`. Sockets, pipes and devices are passed over, with a sentence to
     `skipped`."""
-    from speedwell.fs.client.trees import walk
+    from speedwell.fs.client.names.trees import walk
 
     tree: Tree[Path, Download] = Tree(directories=[(destination, client.lookup(source).mode)])
     for path, attributes in walk(client, source):

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from speedwell.cluster.fsck import verified
-from speedwell.fs.channel import ConnectionLost, MalformedFrame
-from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.client.names.metadata import MetadataClient
 from speedwell.fs.errors import SpeedwellError
 from speedwell.fs.proto.speedwell_pb2 import REGULAR, Attributes, Replica, VerifyOperation
+from speedwell.fs.wire.channel import ConnectionLost, MalformedFrame
 
 REQUEST_BYTES = 64 << 20
 REQUEST_FILES = 200

@@ -1,6 +1,6 @@
 """TLS on Ryu's hub: who comes in at a listening socket of the controller has proved who it is, or is told why not.
 
-As `speedwell.fs.handshakes`, whose thread waits in the kernel, does it for servers without a hub.
+As `speedwell.fs.wire.handshakes`, whose thread waits in the kernel, does it for servers without a hub.
 """
 
 import socket
@@ -17,9 +17,9 @@ from eventlet.green.ssl import GreenSSLSocket
 
 from speedwell.fs import rates
 from speedwell.fs.errors import IdentityError
-from speedwell.fs.handshakes import DEADLINE_SECONDS, LINGER_SECONDS, MOST, begins_with_tls
 from speedwell.fs.identity.bundle import Identity, Peer, explain, peer_of
 from speedwell.fs.identity.roles import SWITCH
+from speedwell.fs.wire.handshakes import DEADLINE_SECONDS, LINGER_SECONDS, MOST, begins_with_tls
 
 DROPPED_BYTES = 1 << 16
 ENDED = "ended"

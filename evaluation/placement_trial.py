@@ -19,7 +19,7 @@ from typing import Any
 from speedwell.cluster.controller_client import session
 from speedwell.cluster.fabric import SECURE_CONTROLLER_URL as CONTROLLER
 from speedwell.cluster.fabric import FabricCluster, run_on_host
-from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.client.names.metadata import MetadataClient
 from speedwell.topo.fabric import Fabric, Host, three_tier
 
 FILE_BYTES = 32 << 20

@@ -18,7 +18,7 @@ from fsspec.utils import stringify_path
 
 from speedwell.fs import paths
 from speedwell.fs.client import Client
-from speedwell.fs.client.trees import remove_tree
+from speedwell.fs.client.names.trees import remove_tree
 from speedwell.fs.errors import (
     AlreadyExists,
     InvalidArgument,

@@ -15,7 +15,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from speedwell.fs.client import Client
-from speedwell.fs.client.nameservers import leads, parse_addresses
+from speedwell.fs.client.names.nameservers import leads, parse_addresses
 from speedwell.fs.errors import NotAuthenticated, SpeedwellError
 from speedwell.fuse_mount.measures import BOUNDS_SECONDS, Measures
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from speedwell.fs.local import user_of
+from speedwell.fs.wire.local_sockets import user_of
 from speedwell.fuse_mount.access_log import AccessLog, Reader
 
 log = logging.getLogger(__name__)

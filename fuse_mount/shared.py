@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from speedwell.fs import paths
 from speedwell.fs.client import Client
-from speedwell.fs.client.look_ahead import LookAhead
-from speedwell.fs.client.session import Session
+from speedwell.fs.client.names.look_ahead import LookAhead
+from speedwell.fs.client.names.session import Session
 from speedwell.fs.errors import LocksLost, NoSuchAttribute, NoSuchFile, ReadFailed, SpeedwellError
 from speedwell.fs.file_status import CAPABILITIES, SET_ID_BITS, pack
 from speedwell.fs.proto.speedwell_pb2 import Attributes

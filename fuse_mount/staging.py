@@ -13,8 +13,8 @@ from enum import Enum
 from itertools import pairwise
 from typing import NamedTuple
 
-from speedwell.fs.channel import Channel
 from speedwell.fs.client import Changes, Reader
+from speedwell.fs.wire.channel import Channel
 
 MAX_INTERVALS = 16384
 """So many scattered writes are published before more are taken."""

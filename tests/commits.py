@@ -1,6 +1,5 @@
 """The word of a primary, for tests that speak to one replica by hand."""
 
-from speedwell.fs.channel import connect
 from speedwell.fs.checksums import BLOCK_BYTES, block_sum, digest, pack
 from speedwell.fs.proto.speedwell_pb2 import (
     OK,
@@ -13,6 +12,7 @@ from speedwell.fs.proto.speedwell_pb2 import (
     ReadOperation,
     Replica,
 )
+from speedwell.fs.wire.channel import connect
 
 
 def commit_of(host: str, port: int, file_id: str, offset: int, data: bytes, token: bytes = b"") -> CommitAppend:

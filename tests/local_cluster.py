@@ -19,7 +19,7 @@ from typing import Any
 
 from speedwell.fs import insecure, tokens
 from speedwell.fs.client import Client
-from speedwell.fs.dataserver.record import SMALL_DATA_AT, SMALL_SUFFIX
+from speedwell.fs.dataserver.disk.version_file import SMALL_DATA_AT, SMALL_SUFFIX
 from speedwell.fs.errors import DeviceBusy
 from speedwell.fs.identity import places
 from speedwell.fs.identity.authority import Authority

@@ -13,15 +13,15 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from speedwell.fs.dataserver.mirror import Mirror
+from speedwell.fs.dataserver.upkeep.mirror import Mirror
 from speedwell.fs.errors import DatabaseDamaged, NamespaceRebuilding, SpeedwellError
-from speedwell.fs.nameserver import rebuilding
-from speedwell.fs.nameserver.directory import NameserverDirectory
-from speedwell.fs.nameserver.dispatch import Requests
-from speedwell.fs.nameserver.holders import Holders
-from speedwell.fs.nameserver.keeper import Keeper
-from speedwell.fs.nameserver.service import NameserverService
-from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.nameserver.backup import rebuilding
+from speedwell.fs.nameserver.backup.copy_holders import Holders
+from speedwell.fs.nameserver.backup.namespace_directory import NameserverDirectory
+from speedwell.fs.nameserver.backup.namespace_keeper import Keeper
+from speedwell.fs.nameserver.service.dispatch import Requests
+from speedwell.fs.nameserver.service.service import NameserverService
+from speedwell.fs.nameserver.service.settings import Settings
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.store import JournaledStore
 from tests.waiting import wait_until

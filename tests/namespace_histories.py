@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from speedwell.fs.errors import SpeedwellError
-from speedwell.fs.nameserver.service import NameserverService
+from speedwell.fs.nameserver.service.service import NameserverService
 from speedwell.fs.proto import speedwell_pb2 as pb
 
 NAMES = [b"a", b"b", b"c", b"d", "ä\n".encode(), b"x" * 200]

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from speedwell.fs.client.nameservers import Nameservers
+from speedwell.fs.client.names.nameservers import Nameservers
 from speedwell.fs.errors import SpeedwellError
 from speedwell.fs.proto import speedwell_pb2 as pb
 from tests.etcd import EtcdCluster

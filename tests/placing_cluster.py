@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from speedwell.evaluation.placement_trial import counted, creates_at_once
-from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.client.names.metadata import MetadataClient
 from tests.local_cluster import SCRIPTS, START_SECONDS, Daemon, _first_line
 from tests.waiting import wait_until
 

@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-from speedwell.fs.channel import Channel, ConnectionLost
 from speedwell.fs.client import Client
 from speedwell.fs.errors import SpeedwellError
 from speedwell.fs.proto.speedwell_pb2 import DataReply
+from speedwell.fs.wire.channel import Channel, ConnectionLost
 from tests.histories import digest, record
 
 READ_EVERY = 5

@@ -16,7 +16,7 @@ from speedwell.fs.units import counted
 
 if TYPE_CHECKING:
     from speedwell.cluster.fsck import Check, Problem
-    from speedwell.fs.client.metadata import MetadataClient
+    from speedwell.fs.client.names.metadata import MetadataClient
 
 CLEAN, REPAIRED, NOT_REPAIRED = 0, 1, 4
 POLL_SECONDS = 0.5

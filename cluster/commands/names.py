@@ -63,7 +63,7 @@ def rm(paths: tuple[str, ...], recursive: bool, force: bool, target: Target) -> 
     """
     from speedwell.cluster.progress import Meter
     from speedwell.cluster.transfer import lookup_or_none
-    from speedwell.fs.client.trees import remove_tree
+    from speedwell.fs.client.names.trees import remove_tree
     from speedwell.fs.errors import IsADirectory, NoSuchFile
     from speedwell.fs.paths import normalise
     from speedwell.fs.proto.speedwell_pb2 import DIRECTORY

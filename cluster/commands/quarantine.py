@@ -90,8 +90,8 @@ def _document(server: Replica, report: FileReport) -> dict[str, Any]:
 
 
 def _ask(client: Client, server: Replica, operation: Any) -> None:
-    from speedwell.fs.identification import connect_identified
     from speedwell.fs.proto.speedwell_pb2 import OK, DataReply, DataRequest
+    from speedwell.fs.wire.identification import connect_identified
 
     channel = connect_identified(server, client.metadata)
     try:

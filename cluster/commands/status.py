@@ -135,7 +135,7 @@ def _add_processes(state: Status, installation: current.Current) -> None:
 
 
 def _add_roles(state: Status) -> None:
-    from speedwell.fs.client.nameservers import leads, parse_addresses
+    from speedwell.fs.client.names.nameservers import leads, parse_addresses
 
     addresses = parse_addresses(state.nameserver)
     if len(addresses) > 1:
@@ -179,7 +179,7 @@ def _add_policies(state: Status, controller: str) -> None:
 
 
 def _add_statistics(state: Status) -> None:
-    from speedwell.fs.client.metadata import MetadataClient
+    from speedwell.fs.client.names.metadata import MetadataClient
     from speedwell.fs.errors import NameserverUnavailable, NotAuthenticated
 
     client = MetadataClient(state.nameserver, call_timeout_seconds=NAMESERVER_TIMEOUT_SECONDS,

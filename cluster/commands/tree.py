@@ -122,7 +122,7 @@ def _change_each(target: Target, paths: tuple[str, ...], recursive: bool,
 
 def _walk(client: Client, path: bytes, attributes: Attributes) -> Iterator[Found]:
     """A path and all below it, each directory before what it holds. Symbolic links are not followed."""
-    from speedwell.fs.client.trees import walk
+    from speedwell.fs.client.names.trees import walk
 
     yield path, attributes
     if attributes.type == DIRECTORY_TYPE:

@@ -43,7 +43,7 @@ def warmup(paths: tuple[str, ...], target: Target) -> None:
 
 
 def _files(client: Client, path: str) -> Iterator[tuple[bytes, Attributes]]:
-    from speedwell.fs.client.trees import walk
+    from speedwell.fs.client.names.trees import walk
     from speedwell.fs.proto.speedwell_pb2 import DIRECTORY
 
     here = client.follow(path)

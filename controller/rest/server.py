@@ -13,8 +13,8 @@ from speedwell.controller.reader import Reader
 from speedwell.controller.rest.http import MAX_HEAD_BYTES, RECEIVE_BYTES, Answer, Pieces, Request, response
 from speedwell.controller.rest.problems import BadRequest, HttpProblem, RequestTimedOut, answer_to
 from speedwell.controller.secure import Door, NotAdmitted
-from speedwell.fs.handshakes import DEADLINE_SECONDS
 from speedwell.fs.identity.bundle import Identity, Peer
+from speedwell.fs.wire.handshakes import DEADLINE_SECONDS
 
 LOG = logging.getLogger(__name__)
 KEEP_ALIVE_SECONDS = 75.0

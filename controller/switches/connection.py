@@ -30,9 +30,9 @@ from speedwell.controller.switches.entries import dpid_hex
 from speedwell.controller.switches.packet_ins import PacketIns
 from speedwell.controller.switches.replies import event_of
 from speedwell.controller.switches.shapes import BadMessage
-from speedwell.fs.handshakes import MOST
 from speedwell.fs.identity.bundle import Identity, Peer
 from speedwell.fs.identity.roles import SWITCH
+from speedwell.fs.wire.handshakes import MOST
 
 SEND_SECONDS = 10.0
 """How long a message may wait for room in the queue of a connection."""

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
 from speedwell.fs import tracing
-from speedwell.fs.channel import Channel
-from speedwell.fs.client.appender import Appender
+from speedwell.fs.client.append.appender import Appender
 from speedwell.fs.client.context import ClientContext
-from speedwell.fs.client.plan import Source
-from speedwell.fs.client.ranges import plan_parts, receiver_of
-from speedwell.fs.client.receiver import RangeReceiver, Receiver
+from speedwell.fs.client.read.plan import Source
+from speedwell.fs.client.read.ranges import plan_parts, receiver_of
+from speedwell.fs.client.read.receiver import RangeReceiver, Receiver
 from speedwell.fs.proto.speedwell_pb2 import Attributes
+from speedwell.fs.wire.channel import Channel
 
 Progress = Callable[[int], None]
 

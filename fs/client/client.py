@@ -7,18 +7,17 @@ from pathlib import Path
 from types import TracebackType
 
 from speedwell.fs import paths
-from speedwell.fs.channel import ConnectionLost
-from speedwell.fs.client.appender import Appender
+from speedwell.fs.client.append.appender import Appender
+from speedwell.fs.client.append.durability import force_to_disk
 from speedwell.fs.client.bulk import bytes_left, receive_file, send_file
-from speedwell.fs.client.cached_reader import CachedReader
+from speedwell.fs.client.change.version import Changes, publish_changes
 from speedwell.fs.client.context import DEFAULT_PARTS, ClientContext
-from speedwell.fs.client.disk_cache import DEFAULT_CAPACITY_BYTES, DiskCache
-from speedwell.fs.client.durability import force_to_disk
-from speedwell.fs.client.links import follow
-from speedwell.fs.client.metadata import MetadataClient
 from speedwell.fs.client.metrics import Metrics
-from speedwell.fs.client.reader import Reader
-from speedwell.fs.client.version import Changes, publish_changes
+from speedwell.fs.client.names.links import follow
+from speedwell.fs.client.names.metadata import MetadataClient
+from speedwell.fs.client.read.cached_reader import CachedReader
+from speedwell.fs.client.read.disk_cache import DEFAULT_CAPACITY_BYTES, DiskCache
+from speedwell.fs.client.read.reader import Reader
 from speedwell.fs.errors import (
     FileClosed,
     InvalidArgument,
@@ -40,6 +39,7 @@ from speedwell.fs.proto.speedwell_pb2 import (
     StatisticsReply,
 )
 from speedwell.fs.tracing import Span
+from speedwell.fs.wire.channel import ConnectionLost
 
 _ASKED_DATASERVERS = 3
 

@@ -10,15 +10,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from speedwell.fs import coflows
-from speedwell.fs.channel import Channel, ConnectionLost, MalformedFrame
-from speedwell.fs.client.metadata import MetadataClient
 from speedwell.fs.client.metrics import Metrics
-from speedwell.fs.client.steering import Steering
-from speedwell.fs.client.tokens import Tokens
-from speedwell.fs.connections import ConnectionPool
+from speedwell.fs.client.names.metadata import MetadataClient
+from speedwell.fs.client.names.tokens import Tokens
+from speedwell.fs.client.read.steering import Steering
 from speedwell.fs.errors import InvalidArgument, SpeedwellError
-from speedwell.fs.identification import Identified
 from speedwell.fs.proto.speedwell_pb2 import Attributes, CheckOperation, DataReply, DataRequest, Replica
+from speedwell.fs.wire.channel import Channel, ConnectionLost, MalformedFrame
+from speedwell.fs.wire.connections import ConnectionPool
+from speedwell.fs.wire.identification import Identified
 
 log = logging.getLogger(__name__)
 

@@ -10,27 +10,26 @@ from typing import Any, NoReturn
 
 import click
 
-from speedwell.fs import command_line, insecure, local, logs, metrics, systemd, tracing, units
+from speedwell.fs import command_line, insecure, logs, metrics, systemd, tracing, units
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.coflows import configured, host_heartbeats
 from speedwell.fs.command_line import Number
 from speedwell.fs.config import config_option
-from speedwell.fs.connections import ConnectionPool
-from speedwell.fs.dataserver.copies import Copies
-from speedwell.fs.dataserver.door import Door
-from speedwell.fs.dataserver.heartbeat import Heartbeats
-from speedwell.fs.dataserver.identity import Identity
-from speedwell.fs.dataserver.lease import Lease
+from speedwell.fs.dataserver.admission import Door
+from speedwell.fs.dataserver.disk.quarantine import DEFAULT_KEEP_SECONDS, Quarantine
+from speedwell.fs.dataserver.disk.store import FileStore
+from speedwell.fs.dataserver.disk.watch import Watch
 from speedwell.fs.dataserver.metrics import MeasuredDataServer, StateMetrics
-from speedwell.fs.dataserver.mirror import Mirror
-from speedwell.fs.dataserver.mirroring import Mirroring
 from speedwell.fs.dataserver.nameserver_link import NameserverLink
-from speedwell.fs.dataserver.office import Authority
-from speedwell.fs.dataserver.pace import Pace
-from speedwell.fs.dataserver.quarantine import DEFAULT_KEEP_SECONDS, Quarantine
-from speedwell.fs.dataserver.scrub import Scrubber
-from speedwell.fs.dataserver.store import FileStore
-from speedwell.fs.dataserver.watch import Watch
+from speedwell.fs.dataserver.namespace_identity import Identity
+from speedwell.fs.dataserver.replication.copies import Copies
+from speedwell.fs.dataserver.replication.lease import Lease
+from speedwell.fs.dataserver.replication.primary_office import Authority
+from speedwell.fs.dataserver.upkeep.heartbeat import Heartbeats
+from speedwell.fs.dataserver.upkeep.mirror import Mirror
+from speedwell.fs.dataserver.upkeep.mirroring import Mirroring
+from speedwell.fs.dataserver.upkeep.pace import Pace
+from speedwell.fs.dataserver.upkeep.scrub import Scrubber
 from speedwell.fs.ending import run_to_the_end
 from speedwell.fs.errors import InvalidArgument, reason
 from speedwell.fs.identity.bundle import Identity as Certificate
@@ -38,7 +37,9 @@ from speedwell.fs.identity.roles import DATASERVER
 from speedwell.fs.limits import MAX_KEEP_SECONDS
 from speedwell.fs.option_types import Host, Rate, ServerName, Size
 from speedwell.fs.proto.speedwell_pb2 import Replica
-from speedwell.fs.secure_channel import data_connector
+from speedwell.fs.wire import local_sockets as local
+from speedwell.fs.wire.connections import ConnectionPool
+from speedwell.fs.wire.secure_channel import data_connector
 
 STACK_BYTES = 256 * 1024
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}

@@ -10,13 +10,13 @@ from prometheus_client import Counter, Summary
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from speedwell.fs.channel import Channel
-from speedwell.fs.dataserver.door import Door
-from speedwell.fs.dataserver.lease import Lease
+from speedwell.fs.dataserver.admission import Door
+from speedwell.fs.dataserver.disk.store import FileStore
+from speedwell.fs.dataserver.replication.lease import Lease
 from speedwell.fs.dataserver.server import DataServer
-from speedwell.fs.dataserver.store import FileStore
 from speedwell.fs.errors import StorageFailed
 from speedwell.fs.proto.speedwell_pb2 import DataRequest
+from speedwell.fs.wire.channel import Channel
 
 
 class MeasuredDataServer(DataServer):

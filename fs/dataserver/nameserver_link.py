@@ -3,7 +3,6 @@
 import time
 from typing import Any
 
-from speedwell.fs.calls import CallFailed, Calls
 from speedwell.fs.errors import FileClosed, NameserverUnavailable, NotAuthenticated, NotLeader, SpeedwellError
 from speedwell.fs.identity.bundle import Identity
 from speedwell.fs.proto.speedwell_pb2 import (
@@ -18,6 +17,7 @@ from speedwell.fs.proto.speedwell_pb2 import (
     UploadMirrorReply,
     UploadMirrorRequest,
 )
+from speedwell.fs.wire.calls import CallFailed, Calls
 
 CALL_TIMEOUT_SECONDS = 2.0
 RETRY_PAUSE_SECONDS = 0.2

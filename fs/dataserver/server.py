@@ -9,27 +9,23 @@ from itertools import islice
 
 from google.protobuf.message import Message
 
-from speedwell.fs.channel import Channel, ConnectionLost
 from speedwell.fs.checksums import BLOCK_BYTES, MAX_SUMS, blocks_of
-from speedwell.fs.connections import ConnectionPool
-from speedwell.fs.dataserver.append import Appends
-from speedwell.fs.dataserver.contents import MAX_INVENTORY, inventory, verify
-from speedwell.fs.dataserver.door import Door
-from speedwell.fs.dataserver.holes import holes
-from speedwell.fs.dataserver.identity import Identity
-from speedwell.fs.dataserver.office import Authority
-from speedwell.fs.dataserver.pace import SLICE_BYTES, Pace
-from speedwell.fs.dataserver.primary import Primary
-from speedwell.fs.dataserver.quarantine import Quarantine
-from speedwell.fs.dataserver.scrub import Scrubber
-from speedwell.fs.dataserver.store import MAX_OFFSET, FileStore
-from speedwell.fs.dataserver.stored_file import StoredFile
-from speedwell.fs.dataserver.versions import Versions
+from speedwell.fs.dataserver.admission import Door
+from speedwell.fs.dataserver.disk.contents import MAX_INVENTORY, inventory, verify
+from speedwell.fs.dataserver.disk.holes import holes
+from speedwell.fs.dataserver.disk.quarantine import Quarantine
+from speedwell.fs.dataserver.disk.store import MAX_OFFSET, FileStore
+from speedwell.fs.dataserver.disk.stored_file import StoredFile
+from speedwell.fs.dataserver.namespace_identity import Identity
+from speedwell.fs.dataserver.replication.append import Appends
+from speedwell.fs.dataserver.replication.primary import Primary
+from speedwell.fs.dataserver.replication.primary_office import Authority
+from speedwell.fs.dataserver.replication.versions import Versions
+from speedwell.fs.dataserver.upkeep.pace import SLICE_BYTES, Pace
+from speedwell.fs.dataserver.upkeep.scrub import Scrubber
 from speedwell.fs.errors import InvalidArgument, NoSuchFile, NotReady, SpeedwellError, StorageFailed, TokenRefused
-from speedwell.fs.frame_server import IDLE_SECONDS, LINGER_BYTES, SEND_STALL_SECONDS, FrameServer
 from speedwell.fs.identity.bundle import Identity as Certificate
 from speedwell.fs.limits import MAX_HOLES
-from speedwell.fs.local import MAX_DESCRIPTORS, send_descriptors
 from speedwell.fs.proto.speedwell_pb2 import (
     INVALID,
     IO_ERROR,
@@ -50,8 +46,12 @@ from speedwell.fs.proto.speedwell_pb2 import (
     VerifyOperation,
 )
 from speedwell.fs.rates import REQUESTS_PER_SECOND, Rates, of_refused
-from speedwell.fs.secure_channel import SecureChannel, data_connector
 from speedwell.fs.tokens import NONCE_BYTES
+from speedwell.fs.wire.channel import Channel, ConnectionLost
+from speedwell.fs.wire.connections import ConnectionPool
+from speedwell.fs.wire.frame_server import IDLE_SECONDS, LINGER_BYTES, SEND_STALL_SECONDS, FrameServer
+from speedwell.fs.wire.local_sockets import MAX_DESCRIPTORS, send_descriptors
+from speedwell.fs.wire.secure_channel import SecureChannel, data_connector
 
 log = logging.getLogger(__name__)
 

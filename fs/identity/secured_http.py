@@ -10,8 +10,8 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from speedwell.fs.handshakes import LINGER_SECONDS, TOLD_SECONDS
 from speedwell.fs.identity.bundle import Identity
+from speedwell.fs.wire.handshakes import LINGER_SECONDS, TOLD_SECONDS
 
 log = logging.getLogger(__name__)
 

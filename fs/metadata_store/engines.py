@@ -12,7 +12,7 @@ from typing import Protocol
 from speedwell.fs.errors import InvalidArgument, ProtocolError, StorageFailed, reason
 from speedwell.fs.metadata_store.addresses import address_of
 from speedwell.fs.metadata_store.wire import Connection, Refused, Reply
-from speedwell.fs.store.interface import Batch
+from speedwell.fs.store.contract import Batch
 from speedwell.fs.store.leveldb import LevelDBStore
 
 REDIS_TIMEOUT_SECONDS = 10.0

@@ -15,8 +15,6 @@ from itertools import islice
 from typing import Any
 
 from speedwell.fs.errors import InvalidArgument, NoSpace, ProtocolError, StorageFailed
-from speedwell.fs.frame_server import NO_CERTIFICATE
-from speedwell.fs.handshakes import Handshakes
 from speedwell.fs.identity.bundle import Identity, Peer, peer_of
 from speedwell.fs.identity.roles import CONTROLLER, DATASERVER, NAMESERVER, READER, WRITERS
 from speedwell.fs.metadata_store.addresses import address_of, parse_block
@@ -31,7 +29,9 @@ from speedwell.fs.metadata_store.wire import (
     encode_error,
     read_request,
 )
-from speedwell.fs.tls import TLS
+from speedwell.fs.wire.frame_server import NO_CERTIFICATE
+from speedwell.fs.wire.handshakes import Handshakes
+from speedwell.fs.wire.tls import TLS
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from speedwell.fs.errors import IdentityError, NotAuthenticated, ProtocolError, SpeedwellError
 from speedwell.fs.identity.bundle import Identity, explain, peer_of
 from speedwell.fs.identity.roles import DATASERVER, host_of
-from speedwell.fs.tls import TLS
+from speedwell.fs.wire.tls import TLS
 
 MAX_KEY_BYTES, MAX_VALUE_BYTES = 1024, 1 << 20
 MAX_PARTS = 16

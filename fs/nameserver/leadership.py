@@ -5,8 +5,8 @@ import threading
 from collections.abc import Callable
 
 from speedwell.fs.errors import SpeedwellError
-from speedwell.fs.nameserver.dispatch import Requests
-from speedwell.fs.nameserver.service import NameserverService
+from speedwell.fs.nameserver.service.dispatch import Requests
+from speedwell.fs.nameserver.service.service import NameserverService
 from speedwell.fs.store import ReplicatedStore
 
 log = logging.getLogger(__name__)

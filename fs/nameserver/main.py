@@ -25,18 +25,18 @@ from speedwell.fs.errors import DatabaseDamaged, InvalidArgument, SpeedwellError
 from speedwell.fs.etcd_client import EtcdClient
 from speedwell.fs.identity.bundle import Identity
 from speedwell.fs.identity.roles import NAMESERVER
-from speedwell.fs.nameserver import settings as defaults
-from speedwell.fs.nameserver.audit import Audit
-from speedwell.fs.nameserver.directory import NameserverDirectory
-from speedwell.fs.nameserver.frames import NameserverFrames, listen
-from speedwell.fs.nameserver.holders import FORCE_FLAG
-from speedwell.fs.nameserver.keeper import Keeper
+from speedwell.fs.nameserver.backup.copy_holders import FORCE_FLAG
+from speedwell.fs.nameserver.backup.namespace_directory import NameserverDirectory
+from speedwell.fs.nameserver.backup.namespace_keeper import Keeper
 from speedwell.fs.nameserver.leadership import Leadership
-from speedwell.fs.nameserver.metrics import MeasuredRequests, NamespaceMetrics
-from speedwell.fs.nameserver.placement_advice import PlacementAdvice
-from speedwell.fs.nameserver.reports import Reports
-from speedwell.fs.nameserver.service import NameserverService
-from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.nameserver.replicas.placement_advice import PlacementAdvice
+from speedwell.fs.nameserver.replicas.reports import Reports
+from speedwell.fs.nameserver.service import settings as defaults
+from speedwell.fs.nameserver.service.audit import Audit
+from speedwell.fs.nameserver.service.frames import NameserverFrames, listen
+from speedwell.fs.nameserver.service.metrics import MeasuredRequests, NamespaceMetrics
+from speedwell.fs.nameserver.service.service import NameserverService
+from speedwell.fs.nameserver.service.settings import Settings
 from speedwell.fs.nameserver.sharing import Sharing
 from speedwell.fs.nameserver.steered import Steered
 from speedwell.fs.option_types import Host, Size
@@ -171,7 +171,7 @@ def _replicated_store(client: EtcdClient, prefix: str, directory: Path, address:
 
 
 def _answers(address: str, identity: Path | None) -> bool:
-    from speedwell.fs.client.nameservers import leads  # only where there is a watchdog
+    from speedwell.fs.client.names.nameservers import leads  # only where there is a watchdog
 
     began = time.monotonic()
     try:

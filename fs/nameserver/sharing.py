@@ -8,13 +8,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from speedwell.fs.calls import CallFailed, Calls
 from speedwell.fs.errors import SpeedwellError
 from speedwell.fs.identity.bundle import Identity
-from speedwell.fs.nameserver.dispatch import Requests
-from speedwell.fs.nameserver.service import NameserverService
+from speedwell.fs.nameserver.service.dispatch import Requests
+from speedwell.fs.nameserver.service.service import NameserverService
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.store import SharedStore
+from speedwell.fs.wire.calls import CallFailed, Calls
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from speedwell.fs.errors import NoSpace, StorageFailed
-from speedwell.fs.store.records import HEAD_BYTES, MalformedRecord, decode_records, encode_record, record_head
+from speedwell.fs.store.change_encoding import HEAD_BYTES, MalformedRecord, decode_records, encode_record, record_head
 
 SEGMENT_BYTES = 1 << 20
 MAX_SEGMENTS = 128

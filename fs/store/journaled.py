@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from speedwell.fs.errors import DatabaseDamaged, StorageFailed
-from speedwell.fs.store.interface import Batch
+from speedwell.fs.store.change_encoding import MalformedRecord, decode_changes, encode_changes
+from speedwell.fs.store.contract import Batch
 from speedwell.fs.store.journal import Journal
 from speedwell.fs.store.leveldb import LevelDBStore
-from speedwell.fs.store.records import MalformedRecord, decode_changes, encode_changes
 
 HIDDEN_END = b"\x01"
 """Keys before it belong to stores and those who copy them, not to the namespace."""
@@ -62,7 +62,7 @@ class Position:
 
 
 class JournaledStore:
-    """See `speedwell.fs.store.interface.Store`. One writer at a time."""
+    """See `speedwell.fs.store.contract.Store`. One writer at a time."""
 
     def __init__(self, store: LevelDBStore, journal: Journal) -> None:
         """Both are closed with it. Batches that only the journal has are carried out. Raises StorageFailed; the

@@ -12,7 +12,7 @@ import plyvel
 
 from speedwell.fs.errors import DatabaseDamaged, NoSpace, StorageFailed
 from speedwell.fs.group_commit import GroupCommit
-from speedwell.fs.store.interface import Batch
+from speedwell.fs.store.contract import Batch
 from speedwell.fs.store.leveldb_log import check_records
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ RECOVERY_BYTES = 4 * WRITE_BUFFER_BYTES
 
 
 class LevelDBStore:
-    """See `speedwell.fs.store.interface.Store`.
+    """See `speedwell.fs.store.contract.Store`.
 
     A written batch is in the operating system's hands when `write` returns, so it survives kill -9;
     with `sync` it is on the disk and survives a power failure, at the price of one fsync per batch.

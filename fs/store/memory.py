@@ -5,11 +5,11 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 
 from speedwell.fs.errors import StorageFailed
-from speedwell.fs.store.interface import Batch
+from speedwell.fs.store.contract import Batch
 
 
 class MemoryStore:
-    """See `speedwell.fs.store.interface.Store`."""
+    """See `speedwell.fs.store.contract.Store`."""
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}

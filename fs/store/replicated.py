@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from speedwell.fs.errors import NoSpace, NotLeader, StorageFailed
 from speedwell.fs.etcd_client import EtcdClient, Watching
 from speedwell.fs.proto import etcd_pb2 as pb
-from speedwell.fs.store.interface import IDENTITY_KEY, Batch, Store, end_of_prefix
+from speedwell.fs.store.contract import IDENTITY_KEY, Batch, Store, end_of_prefix
 from speedwell.fs.store.transactions import absent, fetch, leased, operation, unchanged
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ MIRROR_DATA, MIRROR_STATE = b"d", b"s"
 
 
 class ReplicatedStore:
-    """See `speedwell.fs.store.interface.Store`; all of it raises NotLeader on a member that does not lead.
+    """See `speedwell.fs.store.contract.Store`; all of it raises NotLeader on a member that does not lead.
 
     `address` is what others are told of this member. `mirror` is closed with the store.
     """

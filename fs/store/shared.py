@@ -25,10 +25,10 @@ from typing import Any
 
 from speedwell.fs.errors import Conflict, InvalidArgument, NotLeader, NotOwner, SpeedwellError, StorageFailed
 from speedwell.fs.etcd_client import EtcdClient
-from speedwell.fs.nameserver import records
+from speedwell.fs.nameserver.namespace import namespace_records as records
 from speedwell.fs.proto import etcd_pb2 as pb
 from speedwell.fs.store.block_map import NOBODY, BlockMap, Owner
-from speedwell.fs.store.interface import Batch, Store, end_of_prefix
+from speedwell.fs.store.contract import Batch, Store, end_of_prefix
 from speedwell.fs.store.others_records import OthersRecords
 from speedwell.fs.store.replicated import DATA, LEADER, MAP, MIRROR_DATA, TURN, ReplicatedStore
 from speedwell.fs.store.transactions import absent, fetch, leased, operation, present, unchanged
@@ -42,7 +42,7 @@ _MEMBER = b"member/"
 
 
 class SharedStore(ReplicatedStore):
-    """See `speedwell.fs.store.interface.Store`; all of it raises NotLeader while this member has no lease.
+    """See `speedwell.fs.store.contract.Store`; all of it raises NotLeader while this member has no lease.
 
     `guard` is held by whoever decides by what the store has. `tell` tells the nameserver at an address of a revision,
     within that many seconds, and returns whether it has seen that.

@@ -1,6 +1,6 @@
 """Rack-aware placement that looks at no load: what a file gets where no controller answers, and HDFS's rule.
 
-The filesystem's own (`fs/nameserver/placement.py`; Rizvi et al., "Mayflower", section 5): the first replica on the
+Ours (`fs/nameserver/replicas/placement.py`; Rizvi et al., "Mayflower", section 5): the first replica on the
 writer's machine, the second in the same rack, each further one in another rack. HDFS's
 (BlockPlacementPolicyDefault): the second in another rack, the third in that same rack, each further one anywhere.
 """

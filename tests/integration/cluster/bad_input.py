@@ -7,7 +7,7 @@ import tempfile
 
 from speedwell.cluster import cli
 from speedwell.fs import command_line
-from speedwell.fs.client import nameservers
+from speedwell.fs.client.names import nameservers
 
 
 def outcome(arguments: list[str]) -> tuple[object, str, str]:

@@ -8,7 +8,7 @@ import tarfile
 from pathlib import Path
 
 from speedwell.fs.client import Client
-from speedwell.fs.client.trees import walk
+from speedwell.fs.client.names.trees import walk
 from tests.integration.cluster.executable import Speedwell, error_line
 from tests.integration.cluster.test_wrong_namespace import speedwell
 from tests.local_cluster import LocalCluster

@@ -20,7 +20,7 @@ from speedwell.cluster.fabric_settings import read_settings
 from speedwell.cluster.processes import Processes, start_ticks
 from speedwell.cluster.supervision import told
 from speedwell.cluster.supervisor import STATE_FILE, down, running, up, up_again
-from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.client.names.metadata import MetadataClient
 from speedwell.fs.limits import LEAST_ADVISED_BYTES
 from speedwell.topo.emulation.processes import in_namespace
 from speedwell.topo.fabric import Fabric, three_tier

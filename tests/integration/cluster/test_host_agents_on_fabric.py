@@ -29,7 +29,7 @@ from speedwell.cluster.fabric_settings import read_settings, with_all_systems
 from speedwell.cluster.local_commands import LOOPBACK
 from speedwell.cluster.processes import Processes
 from speedwell.cluster.supervisor import down, up
-from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.client.names.metadata import MetadataClient
 from speedwell.fs.identity import files
 from speedwell.fs.limits import LEAST_ADVISED_BYTES
 from speedwell.topo.emulation.processes import in_namespace

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from speedwell.cluster.processes import Processes
-from speedwell.fs.channel import connect
 from speedwell.fs.client import Client
 from speedwell.fs.errors import NotAuthenticated
 from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.wire.channel import connect
 from tests.integration.cluster.executable import SCRIPTS, Speedwell, error_line, kill, pids
 from tests.waiting import wait_until
 

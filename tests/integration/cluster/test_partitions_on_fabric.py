@@ -11,7 +11,7 @@ import pytest
 from speedwell.cluster.fabric import NAMESERVER, FabricCluster
 from speedwell.cluster.fabric_settings import read_settings
 from speedwell.cluster.processes import program
-from speedwell.fs.dataserver.contents import PAUSE_SECONDS
+from speedwell.fs.dataserver.disk.contents import PAUSE_SECONDS
 from speedwell.topo.emulation import Emulation
 from speedwell.topo.fabric import spine_leaf
 from tests.mixed_worker import GETS_ON_SECONDS, Worker, all_get_on

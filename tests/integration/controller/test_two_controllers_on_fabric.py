@@ -21,7 +21,7 @@ from speedwell.cluster.processes import program
 from speedwell.controller.switches.entries import COOKIE_MASK
 from speedwell.controller.switches.layout import COOKIE_FLOWS
 from speedwell.fs.client.metrics import Metrics
-from speedwell.fs.client.steering import Steering
+from speedwell.fs.client.read.steering import Steering
 from speedwell.fs.controller import Controller
 from speedwell.fs.identity.roles import CONTROLLER, SWITCH
 from speedwell.fs.proto.speedwell_pb2 import Replica

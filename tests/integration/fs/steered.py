@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from speedwell.fs.channel import connect
 from speedwell.fs.client import Client
+from speedwell.fs.wire.channel import connect
 from tests.local_cluster import LocalCluster
 from tests.scripted_controller import Answer
 

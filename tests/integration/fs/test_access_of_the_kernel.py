@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from speedwell.fs.identity.scope import Scope
-from speedwell.fs.nameserver import acls
-from speedwell.fs.nameserver.access import may
-from speedwell.fs.nameserver.acls import GROUP, MASK, OTHER, OWNER, OWNING_GROUP, USER, Entry
+from speedwell.fs.nameserver.namespace import acls
+from speedwell.fs.nameserver.namespace.acls import GROUP, MASK, OTHER, OWNER, OWNING_GROUP, USER, Entry
+from speedwell.fs.nameserver.service.access import may
 
 IDS = (2001, 2002, 2003)
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acts as other users")

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from speedwell.fs.channel import connect
 from speedwell.fs.client import Client
 from speedwell.fs.proto.speedwell_pb2 import (
     FENCED,
@@ -19,6 +18,7 @@ from speedwell.fs.proto.speedwell_pb2 import (
     DataRequest,
     Replica,
 )
+from speedwell.fs.wire.channel import connect
 from tests.commits import commit_on
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until

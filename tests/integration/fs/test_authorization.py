@@ -14,12 +14,12 @@ import pytest
 
 from speedwell.fs import paths, tokens
 from speedwell.fs.client import Client
-from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.client.names.metadata import MetadataClient
 from speedwell.fs.errors import AppendFailed, NotAuthorised, SpeedwellError
 from speedwell.fs.file_status import CAPABILITIES
 from speedwell.fs.identity.roles import MOUNT, READER
 from speedwell.fs.identity.scope import NOBODY, Scope
-from speedwell.fs.nameserver import acls
+from speedwell.fs.nameserver.namespace import acls
 from speedwell.fs.proto import speedwell_pb2 as pb
 from tests.integration.fuse_mount.mounting import Mounted
 from tests.local_cluster import LocalCluster

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from speedwell.fs.calls import CallFailed, Calls
-from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.client.names.metadata import MetadataClient
 from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.wire.calls import CallFailed, Calls
 from tests.etcd import EtcdCluster, requires_etcd
 from tests.local_cluster import LocalCluster
 from tests.several_nameservers import Installation

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from speedwell.fs.channel import Channel
 from speedwell.fs.client import Changes, Client
 from speedwell.fs.errors import NoSuchFile
+from speedwell.fs.wire.channel import Channel
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 
@@ -150,7 +150,7 @@ def test_changes_and_appends_of_several_clients_at_once_lose_nothing(cluster: Lo
 
 
 def test_an_appender_finds_the_newest_version_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("speedwell.fs.client.append_request.CONFIRM_SECONDS", 0.0)
+    monkeypatch.setattr("speedwell.fs.client.append.append_request.CONFIRM_SECONDS", 0.0)
     with LocalCluster(tmp_path / "c", dataservers=1, replication=1) as cluster:
         client = cluster.client(metadata_cache_seconds=0)
         put(client, "/f", b"a" * 1000)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from speedwell.fs.client import Client
-from speedwell.fs.client.plan import PART_MIN_BYTES
+from speedwell.fs.client.read.plan import PART_MIN_BYTES
 from speedwell.fs.errors import FileClosed, NoReplicaAvailable
 from tests.integration.fs.steered import acquainted, established, place_on
 from tests.local_cluster import LocalCluster

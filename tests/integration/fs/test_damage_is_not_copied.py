@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from speedwell.cluster import fsck
-from speedwell.fs.channel import connect
 from speedwell.fs.checksums import BLOCK_BYTES, block_sum
 from speedwell.fs.client import Client
-from speedwell.fs.dataserver.stored_file import head
+from speedwell.fs.dataserver.disk.stored_file import head
 from speedwell.fs.errors import AppendFailed
 from speedwell.fs.proto.speedwell_pb2 import (
     OK,
@@ -20,6 +19,7 @@ from speedwell.fs.proto.speedwell_pb2 import (
     Replica,
     VerifyOperation,
 )
+from speedwell.fs.wire.channel import connect
 from tests.commits import commit_on
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until

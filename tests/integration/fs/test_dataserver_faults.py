@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from speedwell.fs.channel import Channel, connect
 from speedwell.fs.checksums import block_sum
 from speedwell.fs.client import Client
-from speedwell.fs.dataserver.stored_file import HEAD_BYTES, head
+from speedwell.fs.dataserver.disk.stored_file import HEAD_BYTES, head
 from speedwell.fs.errors import AppendFailed, NoReplicaAvailable, ReadFailed, SpeedwellError
 from speedwell.fs.proto.speedwell_pb2 import (
     OK,
@@ -23,6 +22,7 @@ from speedwell.fs.proto.speedwell_pb2 import (
     DataRequest,
     Replica,
 )
+from speedwell.fs.wire.channel import Channel, connect
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 

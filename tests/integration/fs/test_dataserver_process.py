@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from speedwell.fs.channel import HEADER, MAGIC, MAX_FRAME_BYTES, Channel, ConnectionLost, MalformedFrame, connect
 from speedwell.fs.errors import NoSpace
 from speedwell.fs.proto.speedwell_pb2 import (
     INVALID,
@@ -29,6 +28,7 @@ from speedwell.fs.proto.speedwell_pb2 import (
     Replica,
     Status,
 )
+from speedwell.fs.wire.channel import HEADER, MAGIC, MAX_FRAME_BYTES, Channel, ConnectionLost, MalformedFrame, connect
 from tests.commits import commit_of
 from tests.local_cluster import SCRIPTS, Daemon, LocalCluster
 from tests.waiting import wait_until

@@ -14,16 +14,18 @@ from pathlib import Path
 import grpc
 import pytest
 
-from speedwell.fs import rpc, secure_channel, tokens
-from speedwell.fs.channel import Channel, connect
+from speedwell.fs import tokens
 from speedwell.fs.client import Client
-from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.client.names.metadata import MetadataClient
 from speedwell.fs.errors import NotAuthenticated, NotAuthorised, SpeedwellError
 from speedwell.fs.fsspec import SpeedwellFileSystem
 from speedwell.fs.identity.authority import Authority
 from speedwell.fs.identity.bundle import LOOK_SECONDS, Identity
 from speedwell.fs.identity.roles import DATASERVER, NAMESERVER, OPERATOR
 from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.wire import grpc_errors as rpc
+from speedwell.fs.wire import secure_channel
+from speedwell.fs.wire.channel import Channel, connect
 from speedwell.fuse_mount.measures import Measures
 from speedwell.fuse_mount.metrics import MountMetrics
 from tests.local_cluster import SCRIPTS, LocalCluster

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from speedwell.fs import secure_channel
-from speedwell.fs.channel import ConnectionLost, connect
 from speedwell.fs.client import Client
 from speedwell.fs.identity.authority import Authority
 from speedwell.fs.identity.bundle import LOOK_SECONDS, Identity, Peer
 from speedwell.fs.identity.roles import DATASERVER, MOUNT, OPERATOR
 from speedwell.fs.proto import speedwell_pb2 as pb
-from speedwell.fs.secure_channel import SecureChannel
+from speedwell.fs.wire import secure_channel
+from speedwell.fs.wire.channel import ConnectionLost, connect
+from speedwell.fs.wire.secure_channel import SecureChannel
 from tests.local_cluster import SCRIPTS, LocalCluster
 from tests.waiting import wait_until
 
@@ -54,8 +54,8 @@ def test_contents_are_written_relayed_and_read_over_tls(cluster: LocalCluster,
     def plain(*arguments: object, **options: object) -> None:
         raise AssertionError("a connection in plain text")
 
-    monkeypatch.setattr("speedwell.fs.client.nameservers.connect", plain)
-    monkeypatch.setattr("speedwell.fs.connections.connect", plain)
+    monkeypatch.setattr("speedwell.fs.client.names.nameservers.connect", plain)
+    monkeypatch.setattr("speedwell.fs.wire.connections.connect", plain)
     with Client(cluster.nameserver.address, identity=cluster.identity("mount")) as client:
         client.create("/g")
         for number in range(5):

@@ -19,13 +19,13 @@ from typing import Any
 import grpc
 import pytest
 
-from speedwell.fs import rpc
-from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.client.names.metadata import MetadataClient
 from speedwell.fs.identity.authority import Authority
 from speedwell.fs.identity.bundle import LOOK_SECONDS, Identity
 from speedwell.fs.identity.roles import MOUNT, OPERATOR
 from speedwell.fs.identity.scope import Scope
 from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.wire import grpc_errors as rpc
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 

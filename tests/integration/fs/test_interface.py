@@ -10,7 +10,7 @@ import subprocess
 for command in ("ip link set lo up", "ip link add name left type veth peer name right",
                 "ip addr add 10.9.8.7/24 dev left", "ip link set left up"):
     subprocess.run(command.split(), check=True)
-from speedwell.fs.interface import checksums_in_hardware
+from speedwell.fs.wire.network_interface import checksums_in_hardware
 print(checksums_in_hardware("127.0.0.1"), checksums_in_hardware("10.9.8.7"), checksums_in_hardware("10.1.1.1"))
 subprocess.run("ethtool -K left tx off".split(), check=True, stdout=subprocess.DEVNULL)
 checksums_in_hardware.cache_clear()

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from speedwell.fs import local
 from speedwell.fs.checksums import BLOCK_BYTES
 from speedwell.fs.client import Changes, Client
-from speedwell.fs.client.receiver import HANDED_OVER_BYTES
-from speedwell.fs.connections import ConnectionPool
+from speedwell.fs.client.read.receiver import HANDED_OVER_BYTES
+from speedwell.fs.wire import local_sockets as local
+from speedwell.fs.wire.connections import ConnectionPool
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from speedwell.fs.calls import CallFailed, Calls
-from speedwell.fs.client.metadata import MetadataClient
-from speedwell.fs.client.nameservers import ATTEMPT_SECONDS
+from speedwell.fs.client.names.metadata import MetadataClient
+from speedwell.fs.client.names.nameservers import ATTEMPT_SECONDS
 from speedwell.fs.errors import (
     AlreadyExists,
     DirectoryNotEmpty,
@@ -22,6 +21,7 @@ from speedwell.fs.errors import (
 )
 from speedwell.fs.identity.known import identity_for
 from speedwell.fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, StatisticsRequest
+from speedwell.fs.wire.calls import CallFailed, Calls
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.client.names.metadata import MetadataClient
 from speedwell.fs.errors import NoSpace, SpeedwellError
 from tests.local_cluster import SCRIPTS, Daemon
 from tests.waiting import wait_until

@@ -12,10 +12,10 @@ from typing import Any
 import grpc
 import pytest
 
-from speedwell.fs import rpc
-from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.client.names.metadata import MetadataClient
 from speedwell.fs.errors import AlreadyExists, NoReplicaAvailable, NoSuchFile
 from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.wire import grpc_errors as rpc
 from tests.local_cluster import SCRIPTS, Daemon, LocalCluster
 from tests.waiting import wait_until
 

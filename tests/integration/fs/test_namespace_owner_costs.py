@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from speedwell.fs import paths, slots
-from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.client.names.metadata import MetadataClient
 from tests.etcd import EtcdCluster, free_ports, requires_etcd
 from tests.integration.fs.test_namespace_owners import DATASERVER, _can_create, owners, requests_answered
 from tests.local_cluster import Daemon

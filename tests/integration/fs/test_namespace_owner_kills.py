@@ -12,10 +12,10 @@ from random import Random
 import pytest
 
 from speedwell.fs import paths, slots
-from speedwell.fs.calls import CallFailed, Calls
-from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.client.names.metadata import MetadataClient
 from speedwell.fs.errors import NoSuchFile, NotLeader, NotOwner
 from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.wire.calls import CallFailed, Calls
 from tests.etcd import EtcdCluster, requires_etcd
 from tests.integration.fs.test_namespace_owners import change_all_at_once, owners
 from tests.local_cluster import Daemon

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from speedwell.fs import paths, slots
-from speedwell.fs.client.metadata import MetadataClient
-from speedwell.fs.client.nameservers import Nameservers
+from speedwell.fs.client.names.metadata import MetadataClient
+from speedwell.fs.client.names.nameservers import Nameservers
 from speedwell.fs.errors import DirectoryNotEmpty, NoReplicaAvailable, QuotaExceeded
 from speedwell.fs.etcd_client import EtcdClient
-from speedwell.fs.nameserver import records
-from speedwell.fs.nameserver.records import DIRECTORY, ROOT_INODE, Inode
+from speedwell.fs.nameserver.namespace import namespace_records as records
+from speedwell.fs.nameserver.namespace.namespace_records import DIRECTORY, ROOT_INODE, Inode
 from speedwell.fs.proto import speedwell_pb2 as pb
 from tests.etcd import EtcdCluster, free_ports, requires_etcd
 from tests.local_cluster import SCRIPTS, Daemon

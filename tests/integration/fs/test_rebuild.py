@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from speedwell.fs.client import Client, nameservers
+from speedwell.fs.client import Client
+from speedwell.fs.client.names import nameservers
 from speedwell.fs.errors import NamespaceRebuilding
-from speedwell.fs.nameserver.holders import FORCE_FLAG
+from speedwell.fs.nameserver.backup.copy_holders import FORCE_FLAG
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 

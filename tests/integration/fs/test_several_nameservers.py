@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from speedwell.fs.client import Client
-from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.client.names.metadata import MetadataClient
 from speedwell.fs.errors import AlreadyExists, NameserverUnavailable, NoSuchFile
 from tests.etcd import EtcdCluster, requires_etcd
 from tests.local_cluster import Daemon

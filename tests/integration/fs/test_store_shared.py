@@ -9,7 +9,7 @@ import pytest
 
 from speedwell.fs.errors import InvalidArgument
 from speedwell.fs.etcd_client import EtcdClient
-from speedwell.fs.nameserver import records
+from speedwell.fs.nameserver.namespace import namespace_records as records
 from speedwell.fs.store import Batch, MemoryStore, SharedStore
 from tests.etcd import EtcdCluster, requires_etcd
 from tests.waiting import wait_until

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from speedwell.fs.channel import connect
 from speedwell.fs.client import Client
 from speedwell.fs.proto.speedwell_pb2 import FENCED, OK, Attributes, DataReply, DataRequest, LengthOperation
+from speedwell.fs.wire.channel import connect
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 

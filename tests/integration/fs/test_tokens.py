@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 from google.protobuf.message import DecodeError
 
-from speedwell.fs import local, tokens
-from speedwell.fs.channel import MAGIC, connect
+from speedwell.fs import tokens
 from speedwell.fs.client import Client
-from speedwell.fs.client.durability import _ask_primary
-from speedwell.fs.client.version import Changes
+from speedwell.fs.client.append.durability import _ask_primary
+from speedwell.fs.client.change.version import Changes
 from speedwell.fs.proto.speedwell_pb2 import (
     INVALID,
     NOT_FOUND,
@@ -36,6 +35,8 @@ from speedwell.fs.proto.speedwell_pb2 import (
     WriteOperation,
 )
 from speedwell.fs.tokens import READ, WRITE
+from speedwell.fs.wire import local_sockets as local
+from speedwell.fs.wire.channel import MAGIC, connect
 from tests.local_cluster import SCRIPTS, LocalCluster
 from tests.waiting import wait_until
 

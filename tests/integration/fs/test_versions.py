@@ -7,12 +7,12 @@ import grpc
 import plyvel
 import pytest
 
-import speedwell.fs.channel
-from speedwell.fs import rpc
-from speedwell.fs.channel import Channel, OtherVersion, connect
+import speedwell.fs.wire.channel
 from speedwell.fs.errors import NoReplicaAvailable, NotSupported
-from speedwell.fs.nameserver.records import FORMAT_VERSION, SUPERBLOCK_KEY
+from speedwell.fs.nameserver.namespace.namespace_records import FORMAT_VERSION, SUPERBLOCK_KEY
 from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.wire import grpc_errors as rpc
+from speedwell.fs.wire.channel import Channel, OtherVersion, connect
 from tests.local_cluster import LocalCluster
 
 LATER_FIELD = b"\xfa\x3f\x05later"
@@ -30,8 +30,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 @pytest.fixture
 def later_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process speaks it from now on."""
-    monkeypatch.setattr(speedwell.fs.channel, "VERSION", 2)
-    monkeypatch.setattr(speedwell.fs.channel, "MAGIC", b"SPW2")
+    monkeypatch.setattr(speedwell.fs.wire.channel, "VERSION", 2)
+    monkeypatch.setattr(speedwell.fs.wire.channel, "MAGIC", b"SPW2")
 
 
 def frames(cluster: LocalCluster) -> Channel:

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from speedwell.cluster.fsck import Check, check
-from speedwell.fs.dataserver.contents import PAUSE_SECONDS
+from speedwell.fs.dataserver.disk.contents import PAUSE_SECONDS
 from tests.integration.fuse_mount.mounting import Mounted
 from tests.local_cluster import LocalCluster
 from tests.mixed_worker import GETS_ON_SECONDS, Worker, all_get_on

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from speedwell.fs.client import Client
-from speedwell.fs.client.disk_cache import BLOCK_BYTES
+from speedwell.fs.client.read.disk_cache import BLOCK_BYTES
 from tests.integration.fuse_mount.mounting import Mounted
 from tests.local_cluster import LocalCluster
 

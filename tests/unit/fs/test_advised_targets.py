@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from speedwell.fs.limits import LEAST_ADVISED_BYTES
-from speedwell.fs.nameserver.advised_targets import FORGET_SECONDS, AdvisedTargets
-from speedwell.fs.nameserver.placement import Candidate
-from speedwell.fs.nameserver.placement_advice import MAX_BACKGROUND_FILES, MAX_FILES, PlacementAdvice
+from speedwell.fs.nameserver.replicas.advised_targets import FORGET_SECONDS, AdvisedTargets
+from speedwell.fs.nameserver.replicas.placement import Candidate
+from speedwell.fs.nameserver.replicas.placement_advice import MAX_BACKGROUND_FILES, MAX_FILES, PlacementAdvice
 from speedwell.fs.proto import speedwell_pb2 as pb
 from tests.scripted_controller import ScriptedController
 from tests.unit.fs.test_nameserver_service import Bench

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from speedwell.fs.dataserver import append_log
-from speedwell.fs.dataserver.append_log import AppendLog, Record
-from speedwell.fs.dataserver.disk import write_at
+from speedwell.fs.dataserver.disk.disk_errors import write_at
+from speedwell.fs.dataserver.replication import append_log
+from speedwell.fs.dataserver.replication.append_log import AppendLog, Record
 from speedwell.fs.errors import StorageFailed
 
 Open = Callable[[int], AppendLog]

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speedwell.fs.channel import (
+from speedwell.fs.proto.speedwell_pb2 import AppendOperation, DataReply, DataRequest, ReadOperation, Replica
+from speedwell.fs.wire.channel import (
     HEADER,
     MAGIC,
     MAX_FRAME_BYTES,
@@ -22,8 +23,7 @@ from speedwell.fs.channel import (
     connect,
     encode,
 )
-from speedwell.fs.connections import KEPT_PER_SERVER, ConnectionPool
-from speedwell.fs.proto.speedwell_pb2 import AppendOperation, DataReply, DataRequest, ReadOperation, Replica
+from speedwell.fs.wire.connections import KEPT_PER_SERVER, ConnectionPool
 
 Pair = tuple[Channel, Channel]
 

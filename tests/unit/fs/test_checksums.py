@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from speedwell.fs import checksums
 from speedwell.fs.checksums import BLOCK_BYTES, block_sum, blocks_of, extended
-from speedwell.fs.dataserver.append_writer import AppendWriter
-from speedwell.fs.dataserver.store import FileStore
+from speedwell.fs.dataserver.disk.store import FileStore
+from speedwell.fs.dataserver.replication.append_writer import AppendWriter
 from speedwell.fs.errors import StorageFailed
 
 FILE_ID = "0123abcd-0000-4000-8000-00000000000a"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from speedwell.fs.client.links import MAX_FOLLOWED, follow
+from speedwell.fs.client.names.links import MAX_FOLLOWED, follow
 from speedwell.fs.errors import NoSuchFile, NotADirectory, TooManySymbolicLinks
 from speedwell.fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, SYMBOLIC_LINK, Attributes
 

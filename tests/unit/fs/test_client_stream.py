@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speedwell.fs.client.stream import AHEAD_BYTES, SET_ASIDE_BYTES, ReadAhead
+from speedwell.fs.client.read.stream import AHEAD_BYTES, SET_ASIDE_BYTES, ReadAhead
 
 CONTENT = random.Random(5).randbytes(SET_ASIDE_BYTES * 3)
 

@@ -16,11 +16,11 @@ import pytest
 from speedwell.coflow import decode
 from speedwell.coflow.reporter import FlowProgress
 from speedwell.fs import coflows
-from speedwell.fs.client.choice import ReplicaChoice
 from speedwell.fs.client.context import ClientContext
-from speedwell.fs.client.piece_stream import PieceStream
-from speedwell.fs.client.plan import Source
-from speedwell.fs.client.steering import SteeredRead
+from speedwell.fs.client.read.choice import ReplicaChoice
+from speedwell.fs.client.read.piece_stream import PieceStream
+from speedwell.fs.client.read.plan import Source
+from speedwell.fs.client.read.steering import SteeredRead
 from speedwell.fs.coflows import MIN_BYTES, Coflows, configured
 from speedwell.fs.errors import InvalidArgument
 from speedwell.fs.proto.speedwell_pb2 import Attributes, Replica

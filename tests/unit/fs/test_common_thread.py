@@ -10,10 +10,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from speedwell.fs.channel import Channel, ConnectionLost, connect, encode
-from speedwell.fs.common_thread import SHORT_IN_A_ROW, Answer, CommonThread
 from speedwell.fs.errors import SpeedwellError
 from speedwell.fs.proto.speedwell_pb2 import Call, CallReply
+from speedwell.fs.wire.channel import Channel, ConnectionLost, connect, encode
+from speedwell.fs.wire.common_thread import SHORT_IN_A_ROW, Answer, CommonThread
 from tests.waiting import wait_until
 
 LARGE_BYTES = 1 << 19

@@ -15,20 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from speedwell.fs.checksums import blocks_of
-from speedwell.fs.dataserver.append_writer import AppendWriter
-from speedwell.fs.dataserver.contents import Contents, inventory
-from speedwell.fs.dataserver.directory import Directory
-from speedwell.fs.dataserver.disk import write_file
-from speedwell.fs.dataserver.door import Door
-from speedwell.fs.dataserver.durability import sync
-from speedwell.fs.dataserver.holes import blocks_to_verify
-from speedwell.fs.dataserver.identity import Identity
-from speedwell.fs.dataserver.lease import Lease
+from speedwell.fs.dataserver.admission import Door
+from speedwell.fs.dataserver.disk.contents import Contents, inventory
+from speedwell.fs.dataserver.disk.data_directory import Directory
+from speedwell.fs.dataserver.disk.disk_errors import write_file
+from speedwell.fs.dataserver.disk.durability import sync
+from speedwell.fs.dataserver.disk.holes import blocks_to_verify
+from speedwell.fs.dataserver.disk.quarantine import Quarantine
+from speedwell.fs.dataserver.disk.store import FileStore
+from speedwell.fs.dataserver.disk.watch import Watch
 from speedwell.fs.dataserver.metrics import StateMetrics
-from speedwell.fs.dataserver.quarantine import Quarantine
-from speedwell.fs.dataserver.store import FileStore
-from speedwell.fs.dataserver.version_writer import Change, VersionWriter
-from speedwell.fs.dataserver.watch import Watch
+from speedwell.fs.dataserver.namespace_identity import Identity
+from speedwell.fs.dataserver.replication.append_writer import AppendWriter
+from speedwell.fs.dataserver.replication.lease import Lease
+from speedwell.fs.dataserver.replication.version_writer import Change, VersionWriter
 from speedwell.fs.errors import InvalidArgument, NoSuchFile, SpeedwellError, StorageFailed
 from speedwell.fs.proto.speedwell_pb2 import FileReport, HeartbeatReply
 
@@ -219,14 +219,14 @@ def test_metrics_name_each_disk(store: FileStore, roots: list[Path]) -> None:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.ENOMEM])
 def test_a_disk_has_not_failed_if_it_is_full_or_the_server_is_short_of_something(
         store: FileStore, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr("speedwell.fs.dataserver.directory.write_file", raising(number))
+    monkeypatch.setattr("speedwell.fs.dataserver.disk.data_directory.write_file", raising(number))
     assert not store.look_after_directories()
 
 
 def test_full_disks_are_used_beside_a_new_one(roots: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     with FileStoreOf(roots[:2]) as two:
         append(two, 1, b"one")
-    monkeypatch.setattr("speedwell.fs.dataserver.directory.write_file", raising(errno.ENOSPC))
+    monkeypatch.setattr("speedwell.fs.dataserver.disk.data_directory.write_file", raising(errno.ENOSPC))
     with FileStoreOf(roots) as three:
         assert list(three.directories) == roots and content(three, 1) == b"one"
 
@@ -252,7 +252,7 @@ def raising(number: int) -> Callable[..., None]:
 
 def test_nothing_is_read_on_a_failed_disk_after_many_deletions(store: FileStore, roots: list[Path],
                                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("speedwell.fs.dataserver.store.MOST_FORSAKEN", 2)
+    monkeypatch.setattr("speedwell.fs.dataserver.disk.store.MOST_FORSAKEN", 2)
     homes = filled(store)
     first, second, third, fourth = [number for number, where in homes.items() if where == "b"][:4]
     fail(roots[1])
@@ -401,9 +401,9 @@ def hangs(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
             ended.wait(60)
         write_file(path, content, sync)
 
-    monkeypatch.setattr("speedwell.fs.dataserver.directory.write_file", write)
-    monkeypatch.setattr("speedwell.fs.dataserver.directory.HANG_SECONDS", 2.0)
-    monkeypatch.setattr("speedwell.fs.dataserver.directory.GRACE_SECONDS", 1.0)
+    monkeypatch.setattr("speedwell.fs.dataserver.disk.data_directory.write_file", write)
+    monkeypatch.setattr("speedwell.fs.dataserver.disk.data_directory.HANG_SECONDS", 2.0)
+    monkeypatch.setattr("speedwell.fs.dataserver.disk.data_directory.GRACE_SECONDS", 1.0)
     yield names
     ended.set()
 
@@ -411,7 +411,7 @@ def hangs(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
 def test_a_server_ends_when_a_disk_hangs_and_not_before(
         store: FileStore, roots: list[Path], hangs: set[str], monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("speedwell.fs.dataserver.watch.INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr("speedwell.fs.dataserver.disk.watch.INTERVAL_SECONDS", 0.01)
     ended = threading.Event()
     watch = Watch(store.directories, ended.set)
     watch.start()
@@ -501,7 +501,7 @@ def test_a_file_stays_where_it_is_if_no_disk_has_room_or_it_is_too_long_to_move(
     grow(store, 1, b" here")
     assert home(store, 1) == before
     fill(monkeypatch, before)
-    monkeypatch.setattr("speedwell.fs.dataserver.store.MOVED_BYTES", 0)
+    monkeypatch.setattr("speedwell.fs.dataserver.disk.store.MOVED_BYTES", 0)
     grow(store, 1, b"!")
     assert home(store, 1) == before and content(store, 1) == b"stays here!"
 
@@ -511,7 +511,7 @@ def test_a_move_that_fails_leaves_the_file_as_it_was(
     append(store, 1, bytes(1 << 20))
     before = home(store, 1)
     fill(monkeypatch, before)
-    monkeypatch.setattr("speedwell.fs.dataserver.moving.copy_sparse", raising(errno.ENOSPC))
+    monkeypatch.setattr("speedwell.fs.dataserver.disk.moving.copy_sparse", raising(errno.ENOSPC))
     grow(store, 1, b"more")
     assert home(store, 1) == before and content(store, 1) == bytes(1 << 20) + b"more"
     assert len(list(roots[0].parent.glob("*/*/*23abcd*"))) == 1

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from speedwell.fs.dataserver import quarantine as implementation
-from speedwell.fs.dataserver.append_writer import AppendWriter
-from speedwell.fs.dataserver.contents import Contents
-from speedwell.fs.dataserver.identity import Identity
-from speedwell.fs.dataserver.mirror import Mirror
-from speedwell.fs.dataserver.quarantine import Quarantine
-from speedwell.fs.dataserver.store import FileStore
+from speedwell.fs.dataserver.disk import quarantine as implementation
+from speedwell.fs.dataserver.disk.contents import Contents
+from speedwell.fs.dataserver.disk.quarantine import Quarantine
+from speedwell.fs.dataserver.disk.store import FileStore
+from speedwell.fs.dataserver.namespace_identity import Identity
+from speedwell.fs.dataserver.replication.append_writer import AppendWriter
+from speedwell.fs.dataserver.upkeep.mirror import Mirror
 from speedwell.fs.errors import NoSuchFile, WrongNamespace
-from speedwell.fs.nameserver.holders import Holders
-from speedwell.fs.nameserver.provenance import UNKNOWN
+from speedwell.fs.nameserver.backup.copy_holders import Holders
+from speedwell.fs.nameserver.backup.provenance import UNKNOWN
 from speedwell.fs.proto.speedwell_pb2 import FileReport, HeartbeatReply, HeartbeatRequest
 
 OWN, OTHER = bytes(range(16)), bytes(range(16, 32))

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from speedwell.fs.channel import HEADER, MAGIC, MAX_FRAME_BYTES, Channel, ConnectionLost, connect
-from speedwell.fs.dataserver.door import Door
-from speedwell.fs.dataserver.lease import Lease
+from speedwell.fs.dataserver.admission import Door
+from speedwell.fs.dataserver.disk.store import FileStore
 from speedwell.fs.dataserver.nameserver_link import NameserverLink
-from speedwell.fs.dataserver.office import Authority
-from speedwell.fs.dataserver.pace import SLICE_BYTES, Pace
+from speedwell.fs.dataserver.replication.lease import Lease
+from speedwell.fs.dataserver.replication.primary_office import Authority
 from speedwell.fs.dataserver.server import DataServer
-from speedwell.fs.dataserver.store import FileStore
+from speedwell.fs.dataserver.upkeep.pace import SLICE_BYTES, Pace
 from speedwell.fs.proto.speedwell_pb2 import (
     NOT_FOUND,
     OK,
@@ -26,6 +25,7 @@ from speedwell.fs.proto.speedwell_pb2 import (
     LengthOperation,
     ReadOperation,
 )
+from speedwell.fs.wire.channel import HEADER, MAGIC, MAX_FRAME_BYTES, Channel, ConnectionLost, connect
 from tests.commits import commit_of
 from tests.waiting import wait_until
 
@@ -155,7 +155,7 @@ def test_what_is_sent_for_new_replicas_keeps_to_a_rate_and_reads_of_clients_do_n
 
 def test_one_source_has_half_of_the_places_and_takes_its_own_first(start: Start, monkeypatch: pytest.MonkeyPatch
                                                                    ) -> None:
-    monkeypatch.setattr("speedwell.fs.frame_server.LEAST_OF_A_SOURCE", 2)
+    monkeypatch.setattr("speedwell.fs.wire.frame_server.LEAST_OF_A_SOURCE", 2)
     _, address = start(max_connections=4)
     greedy = [Channel(socket.create_connection(address), 5) for _ in range(5)]
     served = []

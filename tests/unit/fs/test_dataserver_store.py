@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from speedwell.fs.checksums import BLOCK_BYTES
-from speedwell.fs.dataserver.append_writer import AppendWriter
-from speedwell.fs.dataserver.holes import blocks_to_verify, holes
-from speedwell.fs.dataserver.store import FileStore
-from speedwell.fs.dataserver.stored_file import StoredFile
+from speedwell.fs.dataserver.disk.holes import blocks_to_verify, holes
+from speedwell.fs.dataserver.disk.store import FileStore
+from speedwell.fs.dataserver.disk.stored_file import StoredFile
+from speedwell.fs.dataserver.replication.append_writer import AppendWriter
 from speedwell.fs.errors import InvalidArgument, NoSuchFile, StorageFailed
 
 FILE_ID = "0123abcd-0000-4000-8000-00000000000a"

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from speedwell.fs.checksums import BLOCK_BYTES, SUM_BYTES, blocks_of, digest
-from speedwell.fs.dataserver.append_writer import AppendWriter
-from speedwell.fs.dataserver.holes import blocks_to_verify, holes
-from speedwell.fs.dataserver.store import FileStore
-from speedwell.fs.dataserver.version_writer import MAX_SOURCES, Change, VersionWriter
+from speedwell.fs.dataserver.disk.holes import blocks_to_verify, holes
+from speedwell.fs.dataserver.disk.store import FileStore
+from speedwell.fs.dataserver.replication.append_writer import AppendWriter
+from speedwell.fs.dataserver.replication.version_writer import MAX_SOURCES, Change, VersionWriter
 from speedwell.fs.errors import NoSuchFile, StorageFailed
 from speedwell.fs.limits import MAX_FILE_BYTES
 

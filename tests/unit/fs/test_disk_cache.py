@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speedwell.fs.client.cache_order import LeastRecentlyUsed
-from speedwell.fs.client.disk_cache import DISK_BLOCK_BYTES, DiskCache, block_key
 from speedwell.fs.client.metrics import Metrics
+from speedwell.fs.client.names.cache_order import LeastRecentlyUsed
+from speedwell.fs.client.read.disk_cache import DISK_BLOCK_BYTES, DiskCache, block_key
 from speedwell.fs.errors import InvalidArgument
 
 KEYS = [block_key(str(uuid.UUID(int=number)), 1, number) for number in range(8)]

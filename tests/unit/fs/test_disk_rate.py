@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from speedwell.fs.dataserver.disk_rate import LEAST_PART, DiskRate
+from speedwell.fs.dataserver.disk.disk_rate import LEAST_PART, DiskRate
 
 
 def test_what_was_written_since_the_last_call_is_taken_off_and_something_always_stays() -> None:

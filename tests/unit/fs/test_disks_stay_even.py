@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from speedwell.controller.policy.placements import request as policy
 from speedwell.controller.policy.placements.sinbad import Sinbad
-from speedwell.fs.nameserver.placement import EVEN_WITHIN, Candidate, evenly_filled, place
+from speedwell.fs.nameserver.replicas.placement import EVEN_WITHIN, Candidate, evenly_filled, place
 from speedwell.sim.fabric_network import network_of
 from speedwell.topo.fabric import three_tier
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from speedwell.fs.checksums import BLOCK_BYTES
-from speedwell.fs.dataserver import durability
-from speedwell.fs.dataserver.append_writer import AppendWriter
-from speedwell.fs.dataserver.store import FileStore
+from speedwell.fs.dataserver.disk import durability
+from speedwell.fs.dataserver.disk.store import FileStore
+from speedwell.fs.dataserver.replication.append_writer import AppendWriter
 
 FILE_ID = "0123abcd-0000-4000-8000-00000000000a"
 CHUNK_BYTES = 3 * BLOCK_BYTES
@@ -108,6 +108,6 @@ def test_what_was_written_long_before_the_machine_stopped_is_not_read_again(
     store.close()
     (tmp_path / "boot").write_bytes(b"another")
     seen = []
-    monkeypatch.setattr("speedwell.fs.dataserver.store.recover", lambda file: seen.append(file.file_id) or 0)
+    monkeypatch.setattr("speedwell.fs.dataserver.disk.store.recover", lambda file: seen.append(file.file_id) or 0)
     FileStore(tmp_path, "d0").close()
     assert seen == [append_other]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from speedwell.fs.channel import Channel
-from speedwell.fs.nameserver import grpc_door
-from speedwell.fs.nameserver.grpc_door import GrpcDoor
+from speedwell.fs.nameserver.service import grpc_door
+from speedwell.fs.nameserver.service.grpc_door import GrpcDoor
+from speedwell.fs.wire.channel import Channel
 
 
 def test_who_floods_grpc_until_it_reads_no_more_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,12 @@ from queue import SimpleQueue
 
 import pytest
 
-from speedwell.fs.handshakes import Handshakes
 from speedwell.fs.identity.authority import Authority
 from speedwell.fs.identity.bundle import Identity, peer_of
 from speedwell.fs.identity.roles import NAMESERVER, OPERATOR
 from speedwell.fs.rates import REFUSED_BURST
-from speedwell.fs.tls import TLS
+from speedwell.fs.wire.handshakes import Handshakes
+from speedwell.fs.wire.tls import TLS
 from tests.waiting import wait_until
 
 RESET = struct.pack("ii", 1, 0)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from speedwell.fs.channel import Channel, ConnectionLost
-from speedwell.fs.identification import Identified, WrongServer, identify
 from speedwell.fs.proto.speedwell_pb2 import INVALID, OK, DataReply, DataRequest, Replica
+from speedwell.fs.wire.channel import Channel, ConnectionLost
+from speedwell.fs.wire.identification import Identified, WrongServer, identify
 
 D0 = Replica(dataserver_id="d0", host="10.0.0.1", port=7100)
 

@@ -16,7 +16,6 @@ import pytest
 from click.testing import CliRunner
 
 from speedwell.fs import durable
-from speedwell.fs.channel import ConnectionLost
 from speedwell.fs.errors import IdentityError
 from speedwell.fs.identity import bearer, files, places, register
 from speedwell.fs.identity.authority import VALIDITY_SECONDS, Authority
@@ -24,8 +23,9 @@ from speedwell.fs.identity.bundle import LOOK_SECONDS, Identity, explain, peer_o
 from speedwell.fs.identity.known import identity_for
 from speedwell.fs.identity.roles import CONTROLLER, DATASERVER, MOUNT, NAMESERVER, OPERATOR, ROLES, SWITCH, host_of
 from speedwell.fs.proto.speedwell_pb2 import CallReply
-from speedwell.fs.secure_channel import SecureChannel
-from speedwell.fs.tls import TLS
+from speedwell.fs.wire.channel import ConnectionLost
+from speedwell.fs.wire.secure_channel import SecureChannel
+from speedwell.fs.wire.tls import TLS
 from tests.waiting import wait_until
 
 

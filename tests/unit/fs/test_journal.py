@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from speedwell.fs.errors import NoSpace
-from speedwell.fs.store import records
+from speedwell.fs.store import change_encoding as records
+from speedwell.fs.store.change_encoding import MalformedRecord
 from speedwell.fs.store.journal import Journal
-from speedwell.fs.store.records import MalformedRecord
 
 changes = st.lists(st.tuples(st.binary(max_size=20), st.one_of(st.none(), st.binary(max_size=50))), max_size=8)
 

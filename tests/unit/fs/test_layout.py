@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speedwell.fs.dataserver.layout import HOLE, NATURAL, Run, Runs, add, decode, encode, find, overlaid
+from speedwell.fs.dataserver.disk.layout import HOLE, NATURAL, Run, Runs, add, decode, encode, find, overlaid
 
 Places = list[tuple[int, int]]
 """For each block its generation, and its block of the patch file, NATURAL or HOLE."""

@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from speedwell.fs.dataserver.lease import Lease
+from speedwell.fs.dataserver.replication.lease import Lease
 from speedwell.fs.errors import NoReplicaAvailable, StaleEpoch
-from speedwell.fs.nameserver.configuration import Configuration, change, succession, without
+from speedwell.fs.nameserver.replicas.replica_set import Configuration, change, succession, without
 
 SERVERS = (0, 1, 2, 3)
 LEASE_SECONDS = 3.0

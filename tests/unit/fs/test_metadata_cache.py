@@ -1,8 +1,8 @@
 """What a client remembers about files, and for how long; time is passed in."""
 
 from speedwell.fs import paths
-from speedwell.fs.client.attribute_cache import MAX_CHANGED, AttributeCache
-from speedwell.fs.client.look_ahead import FIRST_PAGE, LARGEST_PAGE, PROVEN_SHARE, LookAhead
+from speedwell.fs.client.names.attribute_cache import MAX_CHANGED, AttributeCache
+from speedwell.fs.client.names.look_ahead import FIRST_PAGE, LARGEST_PAGE, PROVEN_SHARE, LookAhead
 from speedwell.fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, Attributes
 
 

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from speedwell.fs import errors, rpc
-from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs import errors
+from speedwell.fs.client.names.metadata import MetadataClient
 from speedwell.fs.errors import (
     FileClosed,
     InvalidArgument,
@@ -16,6 +16,7 @@ from speedwell.fs.errors import (
     NotSupported,
     SpeedwellError,
 )
+from speedwell.fs.wire import grpc_errors as rpc
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SpeedwellError)]
 

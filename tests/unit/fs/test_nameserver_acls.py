@@ -5,10 +5,10 @@ import struct
 import pytest
 
 from speedwell.fs.errors import InvalidArgument
-from speedwell.fs.nameserver import acls
-from speedwell.fs.nameserver.acls import GROUP, MASK, OTHER, OWNER, OWNING_GROUP, USER
-from speedwell.fs.nameserver.namespace import Namespace
-from speedwell.fs.nameserver.records import Content, Inode
+from speedwell.fs.nameserver.namespace import acls
+from speedwell.fs.nameserver.namespace.acls import GROUP, MASK, OTHER, OWNER, OWNING_GROUP, USER
+from speedwell.fs.nameserver.namespace.namespace import Namespace
+from speedwell.fs.nameserver.namespace.namespace_records import Content, Inode
 from speedwell.fs.store import MemoryStore
 
 BASE = [(OWNER, 7), (OWNING_GROUP, 5), (OTHER, 4)]

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from speedwell.fs.nameserver.age import KEEP_SECONDS
-from speedwell.fs.nameserver.service import NameserverService
-from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.nameserver.backup.namespace_age import KEEP_SECONDS
+from speedwell.fs.nameserver.service.service import NameserverService
+from speedwell.fs.nameserver.service.settings import Settings
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.store import MemoryStore
 

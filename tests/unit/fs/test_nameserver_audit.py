@@ -8,8 +8,8 @@ import pytest
 
 from speedwell.fs.errors import StorageFailed
 from speedwell.fs.identity.scope import NOBODY
-from speedwell.fs.nameserver import audit
-from speedwell.fs.nameserver.audit import Audit, Note
+from speedwell.fs.nameserver.service import audit
+from speedwell.fs.nameserver.service.audit import Audit, Note
 from speedwell.fs.proto import speedwell_pb2 as pb
 
 

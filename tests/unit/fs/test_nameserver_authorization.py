@@ -14,9 +14,9 @@ from speedwell.fs.file_status import CAPABILITIES, STATUS
 from speedwell.fs.identity.bundle import Peer
 from speedwell.fs.identity.roles import MOUNT
 from speedwell.fs.identity.scope import Scope
-from speedwell.fs.nameserver.dispatch import Requests
-from speedwell.fs.nameserver.service import NameserverService
-from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.nameserver.service.dispatch import Requests
+from speedwell.fs.nameserver.service.service import NameserverService
+from speedwell.fs.nameserver.service.settings import Settings
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.store import MemoryStore
 

@@ -1,6 +1,6 @@
 """Which copy of the namespace a nameserver takes that lost its own, and what it waits for."""
 
-from speedwell.fs.nameserver.holders import FORCE_FLAG, Holders, Report, Take, Wait, decide, next_timeline
+from speedwell.fs.nameserver.backup.copy_holders import FORCE_FLAG, Holders, Report, Take, Wait, decide, next_timeline
 from speedwell.fs.store import Position
 
 ONE, OTHER = b"1" * 16, b"2" * 16

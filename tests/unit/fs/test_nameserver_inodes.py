@@ -7,9 +7,9 @@ import pytest
 
 from speedwell.fs import paths
 from speedwell.fs.errors import InvalidArgument, InvalidName, NoSuchFile, NotADirectory
-from speedwell.fs.nameserver import records
-from speedwell.fs.nameserver.service import NameserverService
-from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.nameserver.namespace import namespace_records as records
+from speedwell.fs.nameserver.service.service import NameserverService
+from speedwell.fs.nameserver.service.settings import Settings
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.store import Batch, MemoryStore
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from speedwell.fs.errors import InvalidArgument, LocksLost, WouldDeadlock
-from speedwell.fs.nameserver.locks import END_OF_FILE, Lock, LockTable
-from speedwell.fs.nameserver.service import NameserverService
-from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.nameserver.locks.lock_table import END_OF_FILE, Lock, LockTable
+from speedwell.fs.nameserver.service.service import NameserverService
+from speedwell.fs.nameserver.service.settings import Settings
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.store import MemoryStore
 

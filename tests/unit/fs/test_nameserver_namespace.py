@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from speedwell.fs.errors import SpeedwellError, StaleFile, StorageFailed
-from speedwell.fs.nameserver import deletions
-from speedwell.fs.nameserver.configuration import Configuration
-from speedwell.fs.nameserver.namespace import Namespace
-from speedwell.fs.nameserver.records import Content, Inode
+from speedwell.fs.nameserver.namespace import deletions
+from speedwell.fs.nameserver.namespace.namespace import Namespace
+from speedwell.fs.nameserver.namespace.namespace_records import Content, Inode
+from speedwell.fs.nameserver.replicas.replica_set import Configuration
 from speedwell.fs.store import Batch, LevelDBStore, MemoryStore, Store
 
 GRACE_NS = 1000

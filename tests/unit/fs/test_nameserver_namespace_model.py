@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from speedwell.fs.errors import SpeedwellError
-from speedwell.fs.nameserver import deletions
-from speedwell.fs.nameserver.namespace import Namespace
-from speedwell.fs.nameserver.records import Content
+from speedwell.fs.nameserver.namespace import deletions
+from speedwell.fs.nameserver.namespace.namespace import Namespace
+from speedwell.fs.nameserver.namespace.namespace_records import Content
 from speedwell.fs.store import MemoryStore
 
 NAMES = (b"a", b"b", b"c")

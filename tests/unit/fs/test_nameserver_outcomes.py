@@ -21,11 +21,12 @@ from speedwell.fs.errors import (
 from speedwell.fs.identity.bundle import Peer
 from speedwell.fs.identity.roles import MOUNT
 from speedwell.fs.identity.scope import Scope
-from speedwell.fs.nameserver import outcomes, records
-from speedwell.fs.nameserver.dispatch import CHANGES, Requests
-from speedwell.fs.nameserver.outcomes import FORGET_AT_ONCE, FORGET_SECONDS, Outcomes
-from speedwell.fs.nameserver.service import NameserverService
-from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.nameserver.namespace import namespace_records as records
+from speedwell.fs.nameserver.service import outcomes
+from speedwell.fs.nameserver.service.dispatch import CHANGES, Requests
+from speedwell.fs.nameserver.service.outcomes import FORGET_AT_ONCE, FORGET_SECONDS, Outcomes
+from speedwell.fs.nameserver.service.service import NameserverService
+from speedwell.fs.nameserver.service.settings import Settings
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.store import Batch, MemoryStore, end_of_prefix
 from speedwell.fs.store.journaled import HIDDEN_END

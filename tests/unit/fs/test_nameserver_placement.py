@@ -6,7 +6,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speedwell.fs.nameserver.placement import Candidate, place, with_room
+from speedwell.fs.nameserver.replicas.placement import Candidate, place, with_room
 
 racks = st.lists(st.integers(0, 4), max_size=20)
 

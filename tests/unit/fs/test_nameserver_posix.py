@@ -16,10 +16,10 @@ from speedwell.fs.errors import (
     NotPermitted,
     TooManyLocks,
 )
-from speedwell.fs.nameserver import sessions
-from speedwell.fs.nameserver.asking import asking
-from speedwell.fs.nameserver.service import NameserverService
-from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.nameserver.locks import sessions
+from speedwell.fs.nameserver.service.asking import asking
+from speedwell.fs.nameserver.service.service import NameserverService
+from speedwell.fs.nameserver.service.settings import Settings
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.store import MemoryStore
 

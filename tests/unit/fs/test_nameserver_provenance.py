@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from speedwell.fs.errors import NamespaceRolledBack, WrongNamespace
-from speedwell.fs.nameserver.dispatch import Requests
-from speedwell.fs.nameserver.provenance import SKIPPED_INODES, UNKNOWN
+from speedwell.fs.nameserver.backup.provenance import SKIPPED_INODES, UNKNOWN
+from speedwell.fs.nameserver.service.dispatch import Requests
 from speedwell.fs.proto import speedwell_pb2 as pb
 from tests.unit.fs.test_nameserver_service import UUID, Bench
 

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from speedwell.fs.errors import CrossesQuota, QuotaExceeded, SpeedwellError
-from speedwell.fs.nameserver import deletions, quota_changes, records
-from speedwell.fs.nameserver.namespace import Namespace
-from speedwell.fs.nameserver.quotas import Limits
-from speedwell.fs.nameserver.records import Content, Inode
+from speedwell.fs.nameserver.namespace import deletions, quota_changes
+from speedwell.fs.nameserver.namespace import namespace_records as records
+from speedwell.fs.nameserver.namespace.namespace import Namespace
+from speedwell.fs.nameserver.namespace.namespace_records import Content, Inode
+from speedwell.fs.nameserver.namespace.quotas import Limits
 from speedwell.fs.store import MemoryStore, end_of_prefix
 
 MODE: dict[str, Any] = {"mode": 0o755, "uid": 0, "gid": 0, "now_ns": 1}

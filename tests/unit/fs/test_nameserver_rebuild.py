@@ -11,9 +11,9 @@ from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from speedwell.fs.dataserver import mirror
+from speedwell.fs.dataserver.upkeep import mirror
 from speedwell.fs.errors import SpeedwellError
-from speedwell.fs.nameserver import mirrors, rebuilding
+from speedwell.fs.nameserver.backup import mirrors, rebuilding
 from speedwell.fs.proto import speedwell_pb2 as pb
 from tests.mirrored_nameserver import Holder, MirroredNameserver
 from tests.namespace_histories import NamespaceHistory

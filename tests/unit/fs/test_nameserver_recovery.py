@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from speedwell.fs.errors import DataserverInUse, InvalidArgument, NoSpace, TooFewReplicas
-from speedwell.fs.nameserver.copy_orders import BYTES_IN_FLIGHT, LEAST_BYTES, SLOW_BYTES_IN_FLIGHT
+from speedwell.fs.nameserver.replicas.copy_orders import BYTES_IN_FLIGHT, LEAST_BYTES, SLOW_BYTES_IN_FLIGHT
 from speedwell.fs.proto import speedwell_pb2 as pb
 from tests.unit.fs.test_nameserver_service import Bench, ids
 

@@ -3,7 +3,7 @@
 import pytest
 
 from speedwell.fs.errors import AlreadyExists, StorageFailed
-from speedwell.fs.nameserver.registry import FIRST_CONTACT_SECONDS, LEASE_SECONDS, Registry
+from speedwell.fs.nameserver.replicas.registry import FIRST_CONTACT_SECONDS, LEASE_SECONDS, Registry
 from speedwell.fs.store import Batch, MemoryStore
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from speedwell.controller.storage.models import NameserverReport
-from speedwell.fs.nameserver.dispatch import Requests
-from speedwell.fs.nameserver.reports import Reports
+from speedwell.fs.nameserver.replicas.reports import Reports
+from speedwell.fs.nameserver.service.dispatch import Requests
 from speedwell.fs.proto import speedwell_pb2 as pb
 from tests.waiting import wait_until
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from speedwell.fs import tokens
-from speedwell.fs.channel import MAX_FRAME_BYTES
 from speedwell.fs.errors import (
     InvalidArgument,
     InvalidName,
@@ -22,14 +21,15 @@ from speedwell.fs.errors import (
 )
 from speedwell.fs.file_status import STATUS
 from speedwell.fs.limits import LEAST_ADVISED_BYTES
-from speedwell.fs.nameserver.dispatch import Requests
-from speedwell.fs.nameserver.placement_questions import EXPECTED_SIZE, SAMPLED_SECONDS
-from speedwell.fs.nameserver.registry import LEASE_SECONDS
-from speedwell.fs.nameserver.service import NameserverService
-from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.nameserver.replicas.placement_questions import EXPECTED_SIZE, SAMPLED_SECONDS
+from speedwell.fs.nameserver.replicas.registry import LEASE_SECONDS
+from speedwell.fs.nameserver.service.dispatch import Requests
+from speedwell.fs.nameserver.service.service import NameserverService
+from speedwell.fs.nameserver.service.settings import Settings
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.store import MemoryStore
 from speedwell.fs.tokens import READ, WRITE
+from speedwell.fs.wire.channel import MAX_FRAME_BYTES
 
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 

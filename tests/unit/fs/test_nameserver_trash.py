@@ -9,11 +9,11 @@ import pytest
 
 from speedwell.fs import paths
 from speedwell.fs.errors import AlreadyExists, DirectoryNotEmpty, NoSuchFile, QuotaExceeded
-from speedwell.fs.nameserver import deletions
-from speedwell.fs.nameserver.namespace import Namespace
-from speedwell.fs.nameserver.quotas import Limits
-from speedwell.fs.nameserver.records import Content, Inode
-from speedwell.fs.nameserver.trash import Removed
+from speedwell.fs.nameserver.namespace import deletions
+from speedwell.fs.nameserver.namespace.namespace import Namespace
+from speedwell.fs.nameserver.namespace.namespace_records import Content, Inode
+from speedwell.fs.nameserver.namespace.quotas import Limits
+from speedwell.fs.nameserver.namespace.trash import Removed
 from speedwell.fs.store import MemoryStore
 
 DAY_NS = 86_400 * 10**9

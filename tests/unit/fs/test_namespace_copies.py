@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from speedwell.cluster.errors import InvalidDump
 from speedwell.cluster.namespace_file import NamespaceFile, write
-from speedwell.fs.client.namespace_copies import NamespaceCopies
+from speedwell.fs.client.names.namespace_copies import NamespaceCopies
 from speedwell.fs.errors import (
     DirectoryNotEmpty,
     InvalidArgument,
@@ -21,9 +21,9 @@ from speedwell.fs.errors import (
     SpeedwellError,
     StorageFailed,
 )
-from speedwell.fs.nameserver.provenance import SKIPPED_INODES
-from speedwell.fs.nameserver.service import NameserverService
-from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.nameserver.backup.provenance import SKIPPED_INODES
+from speedwell.fs.nameserver.service.service import NameserverService
+from speedwell.fs.nameserver.service.settings import Settings
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.store import JournaledStore, LevelDBStore, MemoryStore, Position
 from speedwell.fs.store.journal import Journal

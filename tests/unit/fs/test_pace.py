@@ -3,7 +3,7 @@
 import threading
 import time
 
-from speedwell.fs.dataserver.pace import SLICE_BYTES, Pace
+from speedwell.fs.dataserver.upkeep.pace import SLICE_BYTES, Pace
 
 
 def test_several_threads_share_one_rate() -> None:

@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from speedwell.fs.checksums import BLOCK_BYTES
-from speedwell.fs.client.pieces import PIECE_BYTES, WINDOW_BYTES, Pieces
+from speedwell.fs.client.read.pieces import PIECE_BYTES, WINDOW_BYTES, Pieces
 
 
 @settings(max_examples=60, deadline=None)

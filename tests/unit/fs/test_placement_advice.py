@@ -11,8 +11,8 @@ import pytest
 
 from speedwell.fs.controller import Controller
 from speedwell.fs.errors import InvalidArgument
-from speedwell.fs.nameserver.placement import Candidate
-from speedwell.fs.nameserver.placement_advice import (
+from speedwell.fs.nameserver.replicas.placement import Candidate
+from speedwell.fs.nameserver.replicas.placement_advice import (
     MAX_FILES,
     PAUSE_AFTER_FAILURE_SECONDS,
     WAIT_SECONDS,
@@ -188,7 +188,7 @@ def test_of_a_controller_that_stands_still_one_create_waits_and_no_other(control
 
 def test_a_controller_that_is_away_holds_nobody_up_and_is_asked_when_it_is_back(
         controller: ScriptedController, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("speedwell.fs.nameserver.placement_advice.PAUSE_AFTER_FAILURE_SECONDS", 0.1)
+    monkeypatch.setattr("speedwell.fs.nameserver.replicas.placement_advice.PAUSE_AFTER_FAILURE_SECONDS", 0.1)
     advice = PlacementAdvice("http://127.0.0.1:1", wait_seconds=PATIENCE_SECONDS)
     assert ask(advice) is None
     assert advice.counts["failed"] == 1

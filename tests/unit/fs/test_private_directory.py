@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from speedwell.fs.dataserver.store import FileStore
+from speedwell.fs.dataserver.disk.store import FileStore
 from speedwell.fs.errors import IdentityError, StorageFailed
 from speedwell.fs.identity.authority import Authority
-from speedwell.fs.nameserver.directory import NameserverDirectory
+from speedwell.fs.nameserver.backup.namespace_directory import NameserverDirectory
 
 
 def mode(path: Path) -> int:

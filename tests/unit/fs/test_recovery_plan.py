@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from speedwell.fs.nameserver.configuration import Configuration, change, without
-from speedwell.fs.nameserver.placement import Candidate
-from speedwell.fs.nameserver.recovery_plan import Plan, State, overfull, plan, targets
+from speedwell.fs.nameserver.replicas.placement import Candidate
+from speedwell.fs.nameserver.replicas.recovery_plan import Plan, State, overfull, plan, targets
+from speedwell.fs.nameserver.replicas.replica_set import Configuration, change, without
 
 SERVERS = tuple(range(6))
 RACK_OF = {number: f"r{number // 2}" for number in SERVERS}

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from speedwell.fs.client.metadata import MetadataClient
+from speedwell.fs.client.names.metadata import MetadataClient
 from speedwell.fs.dataserver.nameserver_link import CALL_TIMEOUT_SECONDS, NameserverLink
 from speedwell.fs.errors import SpeedwellError
 from speedwell.fs.identity.authority import Authority
 from speedwell.fs.identity.bundle import Identity
 from speedwell.fs.identity.roles import DATASERVER, NAMESERVER, OPERATOR, READER
-from speedwell.fs.nameserver.dispatch import Requests
-from speedwell.fs.nameserver.frames import NameserverFrames, listen
-from speedwell.fs.nameserver.registry import LEASE_SECONDS
-from speedwell.fs.nameserver.service import NameserverService
-from speedwell.fs.nameserver.settings import Settings
+from speedwell.fs.nameserver.replicas.registry import LEASE_SECONDS
+from speedwell.fs.nameserver.service.dispatch import Requests
+from speedwell.fs.nameserver.service.frames import NameserverFrames, listen
+from speedwell.fs.nameserver.service.service import NameserverService
+from speedwell.fs.nameserver.service.settings import Settings
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.store import MemoryStore
 from tests.waiting import wait_until

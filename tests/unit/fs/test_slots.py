@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speedwell.fs import paths, slots
-from speedwell.fs.nameserver import records
-from speedwell.fs.nameserver.namespace import Namespace
-from speedwell.fs.nameserver.records import Content, Superblock
+from speedwell.fs.nameserver.namespace import namespace_records as records
+from speedwell.fs.nameserver.namespace.namespace import Namespace
+from speedwell.fs.nameserver.namespace.namespace_records import Content, Superblock
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.store import MemoryStore
 

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from speedwell.fs.checksums import BLOCK_BYTES, blocks_of
-from speedwell.fs.dataserver import small_file
-from speedwell.fs.dataserver.append_log import Record
-from speedwell.fs.dataserver.append_writer import AppendWriter
-from speedwell.fs.dataserver.record import SMALL_BYTES
-from speedwell.fs.dataserver.small_file import enlarge
-from speedwell.fs.dataserver.store import FileStore
-from speedwell.fs.dataserver.turns import cut, note
+from speedwell.fs.dataserver.disk import small_file
+from speedwell.fs.dataserver.disk.small_file import enlarge
+from speedwell.fs.dataserver.disk.store import FileStore
+from speedwell.fs.dataserver.disk.version_file import SMALL_BYTES
+from speedwell.fs.dataserver.replication.append_log import Record
+from speedwell.fs.dataserver.replication.append_writer import AppendWriter
+from speedwell.fs.dataserver.replication.one_change import cut, note
 from speedwell.fs.errors import NoSuchFile, StorageFailed
 
 FILE_ID = "0123abcd-0000-4000-8000-00000000000a"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from speedwell.fs.client import steering as steering_module
 from speedwell.fs.client.metrics import Metrics
-from speedwell.fs.client.steering import PAUSE_AFTER_FAILURE_SECONDS, Steering
+from speedwell.fs.client.read import steering as steering_module
+from speedwell.fs.client.read.steering import PAUSE_AFTER_FAILURE_SECONDS, Steering
 from speedwell.fs.errors import InvalidArgument
 from speedwell.fs.proto.speedwell_pb2 import Replica
 from tests.scripted_controller import Answer, ScriptedController, placed_on

@@ -1,4 +1,4 @@
-"""Every store keeps the contract of `speedwell.fs.store.interface.Store`."""
+"""Every store keeps the contract of `speedwell.fs.store.contract.Store`."""
 
 import os
 import shutil

@@ -10,9 +10,9 @@ import pytest
 
 from speedwell.fs.errors import DatabaseDamaged, StorageFailed
 from speedwell.fs.store import Batch, JournaledStore, LevelDBStore, MemoryStore, Position
+from speedwell.fs.store.change_encoding import decode_changes
 from speedwell.fs.store.journal import Journal
 from speedwell.fs.store.journaled import STATE_KEY
-from speedwell.fs.store.records import decode_changes
 
 START = Position(bytes(range(16)), timeline=1)
 

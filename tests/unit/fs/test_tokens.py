@@ -12,18 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from speedwell.fs import tokens
-from speedwell.fs.channel import HEADER, MAGIC, Channel, ConnectionLost, connect, encode
-from speedwell.fs.client.tokens import Tokens
-from speedwell.fs.dataserver.door import Door
-from speedwell.fs.dataserver.lease import Lease, boot_seconds
+from speedwell.fs.client.names.tokens import Tokens
+from speedwell.fs.dataserver.admission import Door
+from speedwell.fs.dataserver.disk.store import FileStore
 from speedwell.fs.dataserver.nameserver_link import NameserverLink
-from speedwell.fs.dataserver.office import Authority
+from speedwell.fs.dataserver.replication.lease import Lease, boot_seconds
+from speedwell.fs.dataserver.replication.primary_office import Authority
 from speedwell.fs.dataserver.server import DataServer
-from speedwell.fs.dataserver.store import FileStore
 from speedwell.fs.errors import NameserverUnavailable, NotReady, TokenRefused
-from speedwell.fs.nameserver import token_keys
-from speedwell.fs.nameserver.registry import Registry
-from speedwell.fs.nameserver.token_keys import TOLD_MS, TokenKeys
+from speedwell.fs.nameserver.replicas.registry import Registry
+from speedwell.fs.nameserver.service import token_keys
+from speedwell.fs.nameserver.service.token_keys import TOLD_MS, TokenKeys
 from speedwell.fs.proto.speedwell_pb2 import (
     INVALID,
     OK,
@@ -56,6 +55,7 @@ from speedwell.fs.proto.speedwell_pb2 import (
 from speedwell.fs.rates import Rates
 from speedwell.fs.store import MemoryStore
 from speedwell.fs.tokens import OPERATE, READ, SERVE, WRITE
+from speedwell.fs.wire.channel import HEADER, MAGIC, Channel, ConnectionLost, connect, encode
 from tests.waiting import wait_until
 
 FILE = "0123abcd-0000-4000-8000-00000000000a"

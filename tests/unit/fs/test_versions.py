@@ -10,15 +10,15 @@ import pytest
 from speedwell.coflow import host_heartbeat, report
 from speedwell.coflow.errors import InvalidReport
 from speedwell.controller.timeslices.watches import _Network
-from speedwell.fs.channel import HEADER, Channel, OtherVersion
-from speedwell.fs.dataserver.directory import Directory, ForeignDirectory
+from speedwell.fs.dataserver.disk.data_directory import Directory, ForeignDirectory
 from speedwell.fs.errors import StorageFailed
-from speedwell.fs.identification import WrongServer, identify
-from speedwell.fs.nameserver import records
-from speedwell.fs.nameserver.records import Superblock
-from speedwell.fs.nameserver.registry import Registry
+from speedwell.fs.nameserver.namespace import namespace_records as records
+from speedwell.fs.nameserver.namespace.namespace_records import Superblock
+from speedwell.fs.nameserver.replicas.registry import Registry
 from speedwell.fs.proto.speedwell_pb2 import CallReply
 from speedwell.fs.store import Batch, MemoryStore
+from speedwell.fs.wire.channel import HEADER, Channel, OtherVersion
+from speedwell.fs.wire.identification import WrongServer, identify
 from speedwell.host_agent import channel as agents
 from speedwell.host_agent.errors import InvalidDatagram
 

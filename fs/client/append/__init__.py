@@ -1,0 +1,1 @@
+"""Appends, and what of them is on disks."""

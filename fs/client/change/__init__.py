@@ -1,0 +1,1 @@
+"""Changes anywhere in a file, as new versions."""

@@ -1,0 +1,1 @@
+"""What lies on a dataserver's disks, and how."""

@@ -1,0 +1,1 @@
+"""What a dataserver does beside requests: heartbeats, scrubbing, its copy of the namespace."""

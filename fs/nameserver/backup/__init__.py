@@ -1,0 +1,1 @@
+"""Where a namespace lies, copies of it on dataservers, and getting it back when it is lost."""

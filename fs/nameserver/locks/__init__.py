@@ -1,0 +1,1 @@
+"""Sessions of mounts, and the locks that they hold."""

@@ -1,0 +1,1 @@
+"""The tree of names, as records in a store: made, changed, counted, removed."""

@@ -1,0 +1,1 @@
+"""Requests: how they come, who may make them, what answers them."""
