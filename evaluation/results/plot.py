@@ -24,7 +24,8 @@ LIMIT = 4.0
 
 
 class Look(NamedTuple):
-    """How a method is drawn. Two methods with one colour differ in hatch and line."""
+    """How a method is drawn. Two methods with one colour differ in hatch and line. Lines of neighbours in order
+    have other dashes: one that lies on another leaves it to be seen."""
 
     colour: str
     marker: str
@@ -36,12 +37,13 @@ def looks_of(layout: Layout, rows: Sequence[Row]) -> Mapping[str, Look]:
     """By method, the same in all figures whose layouts have the same palette."""
     methods = dict.fromkeys((*layout.palette, *(row.method for row in rows)))
     return {method: Look(COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)],
-                         HATCHES[number // len(COLOURS) % len(HATCHES)], LINES[number // len(COLOURS) % len(LINES)])
+                         HATCHES[number // len(COLOURS) % len(HATCHES)],
+                         LINES[(number + number // len(COLOURS)) % len(LINES)])
             for number, method in enumerate(methods)}
 
 
 def plot(layout: Layout, rows: Sequence[Row], path: Path) -> None:
-    """Lines over `x` or groups of bars, as the layout says, with 95 % confidence intervals.
+    """Lines over `x`, if the layout says so and there are several, or groups of bars, with 95 % confidence intervals.
 
     An overloaded point has no mark: a line ends before it. What the paper measured is a ring at the method's place.
     """
@@ -59,7 +61,8 @@ def plot(layout: Layout, rows: Sequence[Row], path: Path) -> None:
         pyplot.close(canvas)
         return
     panels = list(dict.fromkeys(row.panel for row in rows))
-    width = 6.5 if layout.lines else max(7.0, 2.4 * len({row.point for row in rows}))
+    has_lines = layout.lines and len({row.x for row in rows}) > 1
+    width = 6.5 if has_lines else max(7.0, 2.4 * len({row.point for row in rows}))
     canvas, axes = pyplot.subplots(len(layout.measures), len(panels), squeeze=False, sharex="col",
                                    layout="constrained",
                                    figsize=(width * len(panels) + 2.6, 3.6 * len(layout.measures)))
@@ -68,7 +71,7 @@ def plot(layout: Layout, rows: Sequence[Row], path: Path) -> None:
         own = [row for row in rows if row.panel == panel]
         for line, measure in enumerate(layout.measures):
             axis = axes[line][column]
-            (_lines if layout.lines else _bars)(axis, own, measure, layout, looks)
+            (_lines if has_lines else _bars)(axis, own, measure, layout, looks)
             axis.set_ylabel(f"{measure.label.split(',')[0]} / {layout.base}" if layout.normalised else measure.label)
             axis.set_ylim(bottom=0)
         axes[0][column].set_title(panel)

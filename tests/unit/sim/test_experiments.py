@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,24 @@ def test_methods_look_different_and_the_same_in_every_figure_of_a_paper() -> Non
     for name, found in all_experiments().items():
         own = looks_of(found, [])
         assert {method.name for method in found.methods} <= own.keys(), name
-        assert len(set(own.values())) == len(own), name
+        for drawn_as in ("hatch", "line"):
+            assert len({(look.colour, getattr(look, drawn_as)) for look in own.values()}) == len(own), name
+        assert all(one.line != other.line for one, other in pairwise(own.values())), name
         for method, look in own.items():
             assert looks.setdefault((name.partition("-")[0], method), look) == look
+
+
+def test_of_one_place_there_are_bars_and_no_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.axes import Axes
+
+    drawn: list[str] = []
+    monkeypatch.setattr(Axes, "bar", lambda axis, x, height, *where, **look: drawn.append(look["label"]))
+    layout = Layout(title="", x_label="", claims=(), lines=True, measures=(Measure("a", "a, s"),))
+    rows = [Row("", str(x), x, "method", 2, 0, {"a": Estimate(1.0, 0.9, 1.1)}, {}, {}, {}) for x in (1.0, 2.0)]
+    plot(layout, rows, tmp_path / "lines.png")
+    assert drawn == []
+    plot(layout, rows[:1], tmp_path / "bars.png")
+    assert drawn == ["method"]
 
 
 def results(name: str, scale: float = 1.0) -> list[dict[str, object]]:
