@@ -298,6 +298,17 @@ def test_a_server_that_cannot_join_is_told_why_and_nothing_changes(site, body, s
     assert site.blocks() == before
 
 
+@pytest.mark.parametrize(("body", "said"), [
+    ({"host": "10.9.9.9"}, "no host with the address 10.9.9.9 is known"),
+    ({"owned": [256]}, "owned"), ({"owned": list(range(256)) + [1]}, "owned"), ({"epoch": -1}, "epoch"),
+    ({"slots": []}, "slots"),
+])
+def test_an_owner_of_the_namespace_that_says_what_cannot_be_is_refused_and_nothing_changes(site, body, said):
+    answer = site.running.ask("PUT", "/v1/metadata/owners", {"host": "10.0.0.1", "epoch": 1, "owned": [1]} | body)
+    assert answer.status_code in (400, 404, 409, 422) and said in answer.text, answer.text
+    assert site.running.get("/v1/metadata/owners") == {"owners": []}
+
+
 def test_one_that_is_not_there_cannot_leave_and_an_unknown_switch_has_no_tables(site):
     assert "there is no metadata server at 10.9.9.9" in site.running.ask("DELETE",
                                                                          "/v1/metadata/servers/10.9.9.9").text
