@@ -117,8 +117,9 @@ class Metadata(Application):
     @property
     def _listens(self) -> bool:
         """Whether it is not known yet what servers owned before this controller started: tables stay as they are."""
-        return self.book.layout is None and (bool(self.book.servers or self.book.awaited) or not self.owners.said
-                                             or time.monotonic() < self._listens_until)
+        if time.monotonic() < self._listens_until:
+            return True
+        return self.book.layout is None and (bool(self.book.servers or self.book.awaited) or not self.owners.said)
 
     def _current(self) -> list[Steering]:
         key = self.book.version, self.owners.version, self._state.network.version
@@ -150,6 +151,6 @@ class Metadata(Application):
         if (planned := (version, self.owners.version, self._listens)) != self._planned:
             self._planned = planned
             self._forwarding.plan_systems_tables()
-        if self.book.synced_version < version and self._forwarding.wait_until_synced(SYNC_SECONDS) \
-                and self._forwarding.is_in_force:
+        if not self._listens and self.book.synced_version < version \
+                and self._forwarding.wait_until_synced(SYNC_SECONDS) and self._forwarding.is_in_force:
             self.book.synced_version = version

@@ -46,6 +46,7 @@ class Steered(threading.Thread):
         self._stopped.set()
         self.join()
         self._connection.close()
+        self._routes.set(set())     # else this host's own clients would go on to come here
 
     def run(self) -> None:
         said: tuple[int, set[int], set[int]] | None = None

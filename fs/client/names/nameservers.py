@@ -182,13 +182,25 @@ class Nameservers:
         calls = self._of_owner[address]
         try:
             reply = calls.call(method, request, seconds)
-        except (NotOwner, NotLeader, CallFailed):
+        except (NotOwner, NotLeader, CallFailed) as error:
             with self._lock:
                 self._by_block = {each: other for each, other in self._by_block.items() if other != address}
+                others = [each for each in self._of_owner.values() if each is not calls]
+            if isinstance(error, NotOwner):
+                self._go_by_map(block, [calls])
+            elif address == _address_for(self.address, block):
+                self._go_by_map(block, others[-2:])
             raise
         if known is None:
             self._learn_blocks(block, address, calls)
         return reply
+
+    def _go_by_map(self, block: int, asked: list[Calls]) -> None:
+        """Have the next request for a block go where an owner says that it is: this host may still take its slots'
+        addresses for its own, because of an owner here that lost the block or has ended."""
+        if any(self._learn_owners(calls) for calls in asked):
+            with self._lock:
+                self._by_block = self._by_block | {block: self._owners[block]}
 
     def _learn_blocks(self, block: int, address: str, calls: Calls) -> None:
         """For which blocks whoever answers at a slot's address may be asked there, too."""

@@ -300,7 +300,7 @@ def test_a_server_that_cannot_join_is_told_why_and_nothing_changes(site, body, s
 
 @pytest.mark.parametrize(("body", "said"), [
     ({"host": "10.9.9.9"}, "no host with the address 10.9.9.9 is known"),
-    ({"owned": [256]}, "owned"), ({"owned": list(range(256)) + [1]}, "owned"), ({"epoch": -1}, "epoch"),
+    ({"owned": [256]}, "owned"), ({"owned": [*range(256), 1]}, "owned"), ({"epoch": -1}, "epoch"),
     ({"slots": []}, "slots"),
 ])
 def test_an_owner_of_the_namespace_that_says_what_cannot_be_is_refused_and_nothing_changes(site, body, said):
