@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from speedwell.fs import paths, slots
-from speedwell.fs.calls import CallFailed
 from speedwell.fs.client import nameservers
 from speedwell.fs.client.nameservers import Nameservers
 from speedwell.fs.errors import InvalidArgument, NotOwner
 from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.wire.calls import CallFailed
 
 PORT = 7400
 
