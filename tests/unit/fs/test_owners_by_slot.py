@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from speedwell.fs import paths, slots
-from speedwell.fs.client import nameservers
-from speedwell.fs.client.nameservers import Nameservers
+from speedwell.fs.client.names import nameservers as nameservers
+from speedwell.fs.client.names.nameservers import Nameservers
 from speedwell.fs.errors import InvalidArgument, NotOwner
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.wire.calls import CallFailed
