@@ -6,7 +6,6 @@ Timeouts are the kernel's (SO_RCVTIMEO, SO_SNDTIMEO) so that a blocking call cos
 """
 
 import contextlib
-import os
 import select
 import socket
 import struct
@@ -18,6 +17,7 @@ from google.protobuf.message import DecodeError, Message
 from speedwell.fs import tracing, units
 from speedwell.fs.errors import ProtocolError, SpeedwellError, reason
 from speedwell.fs.proto.speedwell_pb2 import Call, DataRequest
+from speedwell.fs.wire import sending_files
 from speedwell.fs.wire.network_interface import checksums_in_hardware
 
 VERSION = 1
@@ -38,9 +38,6 @@ MAX_PARTS = 2
 """Of a frame: the kernel hands out a part, and not the whole, when the time is over."""
 
 _DISCARD_BYTES = 256 * 1024
-_SEND_BUFFER_BYTES = 1 << 20
-_SEND_STEP_BYTES = 1 << 20
-_READ_AHEAD_BYTES = 4 << 20
 _IOV_LIMIT = 512
 _ALONE_BYTES = 4096
 # A plain number: to use an enum's flag takes longer than the system call.
@@ -263,42 +260,17 @@ class Channel:
 
         Raises EOFError if the file is shorter.
         """
-        if not self.is_local and self._checksums_in_hardware():
-            self._send_file_in_kernel(descriptor, offset, count)
-        else:
-            # Then the kernel reads every byte for its checksum anyway, and page by page: large buffers are
-            # up to twice as fast over interfaces such as those of an emulated fabric. A local socket wakes its
-            # reader once for frame and bytes this way.
-            self._send_file_by_buffer(descriptor, offset, count)
-
-    def _send_file_in_kernel(self, descriptor: int, offset: int, count: int) -> None:
-        end = asked = offset + count
-        if count > _SEND_STEP_BYTES:
-            asked = offset
-        while count:
-            if asked < end:     # the kernel reads ahead too little for a disk that answers many requests at once
-                ahead = min(end, offset + _READ_AHEAD_BYTES)
-                if ahead > asked:
-                    os.posix_fadvise(descriptor, asked, ahead - asked, os.POSIX_FADV_WILLNEED)
-                asked = ahead
-            try:
-                sent = os.sendfile(self.socket.fileno(), descriptor, offset, min(count, _SEND_STEP_BYTES))
-            except OSError as error:
-                raise self._lost(error) from None
-            if sent == 0:
-                raise EOFError(f"the file ends {count} bytes early")
-            offset += sent
-            count -= sent
-
-    def _send_file_by_buffer(self, descriptor: int, offset: int, count: int) -> None:
-        buffer = memoryview(bytearray(min(count, _SEND_BUFFER_BYTES)))
-        while count:
-            read = os.preadv(descriptor, [buffer[:count]], offset)
-            if read == 0:
-                raise EOFError(f"the file ends {count} bytes early")
-            self.send_bytes([buffer[:read]])
-            offset += read
-            count -= read
+        if self.is_local or not self._checksums_in_hardware():
+            # The kernel reads every byte for its checksum anyway, and page by page: large buffers are up to twice as
+            # fast over interfaces such as those of an emulated fabric. A local socket wakes its reader once for frame
+            # and bytes this way.
+            for part in sending_files.by_buffer(descriptor, offset, count):
+                self.send_bytes([part])
+            return
+        try:
+            sending_files.in_kernel(self.socket.fileno(), descriptor, offset, count)
+        except OSError as error:
+            raise self._lost(error) from None
 
     def _checksums_in_hardware(self) -> bool:
         return self.socket.family != socket.AF_INET or checksums_in_hardware(self.socket.getsockname()[0])

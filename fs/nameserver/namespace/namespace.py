@@ -45,6 +45,13 @@ class Namespace(Renaming, ExtendedAttributes):
 
     # -------------------------------------------------------------- reading
 
+    def content(self, number: int) -> Content | None:
+        """Of an inode; None if it has none, or was removed."""
+        try:
+            return self.inode(number).content
+        except NoSuchFile:
+            return None
+
     def files_after(self, number: int, limit: int) -> tuple[list[tuple[int, Content]], int | None]:
         """The contents of files with inodes after `number`, found among `limit` inodes, and where to go on.
 

@@ -10,12 +10,12 @@ time (the service holds a lock).
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from speedwell.fs import units
-from speedwell.fs.errors import InvalidArgument, NoSpace, NoSuchFile, SpeedwellError
+from speedwell.fs.errors import InvalidArgument, NoSpace, SpeedwellError
 from speedwell.fs.nameserver.namespace.namespace import Namespace
 from speedwell.fs.nameserver.namespace.namespace_records import Content
 from speedwell.fs.nameserver.replicas.advised_targets import AdvisedTargets
@@ -32,13 +32,11 @@ from speedwell.fs.nameserver.replicas.recovery_plan import (
 )
 from speedwell.fs.nameserver.replicas.registry import Dataserver, Registry
 from speedwell.fs.nameserver.replicas.replica_set import (
-    LOST_EPOCHS,
-    MAX_EPOCH,
     Configuration,
-    overtaken,
     succession,
     without,
 )
+from speedwell.fs.nameserver.replicas.strays import Strays
 from speedwell.fs.nameserver.service import request_fields as requests
 from speedwell.fs.proto import speedwell_pb2 as pb
 
@@ -75,13 +73,11 @@ class Recovery:
         self._replicas = replicas
         self._targets = AdvisedTargets(advice, generator)
         self._grace_seconds = grace_seconds
-        self._orphan_grace_seconds = orphan_grace_seconds
         self._orders = CopyOrders()
         self._may_delete = may_delete
-        self._lost_epochs: dict[str, tuple[int, int]] = {}    # the newest one reported, and what was made of it
+        self.strays = Strays(namespace, registry, grace_seconds=orphan_grace_seconds, may_delete=may_delete,
+                             is_made=self._orders.is_made_by)
         self._looked_at_all = False
-        self._orphans: dict[tuple[int, str], float] = {}
-        self._left: dict[tuple[int, str], int] = {}     # what lies where its file has no replica any more: its epoch
         self._expected: dict[int, list[pb.FileReport]] = {}
         self._after: int | None = None      # inode up to which all files were looked at; None: between two looks
         self._next_look_seconds = 0.0
@@ -131,24 +127,9 @@ class Recovery:
         except SpeedwellError as error:
             log.debug("inode %d: %s", inode, error)
 
-    def orphan(self, inode: int, file_id: bytes, server: int) -> None:
-        """A check found a content on `server` that is no replica of a file: no need to wait any longer."""
-        content = self._content(inode)
-        if content is None or content.file_id != file_id or server not in content.replicas:
-            self._orphans[server, requests.file_id_text(file_id)] = float("-inf")
-
     def copies(self) -> list[tuple[str, int]]:
         """(file id, number of the dataserver) of the replicas that are being made."""
         return list(self._orders)
-
-    def left(self, file_id: str, content: Content, servers: Sequence[int], now_seconds: float) -> None:
-        """`servers` have left the set: what they hold is theirs no more, and may go although the file is removed."""
-        self._left.update({(number, file_id): content.epoch for number in servers
-                           if number not in content.replicas and self._registry.is_alive(number, now_seconds)})
-
-    def left_behind(self, now_seconds: float) -> Iterator[tuple[int, str]]:
-        """(number of the dataserver, file id) of what waits for its deletion on live ones as the file has left it."""
-        return (key for key in self._left if self._registry.is_alive(key[0], now_seconds))
 
     # ------------------------------------------------------------------ full disks
 
@@ -181,7 +162,7 @@ class Recovery:
         for report in request.lost:
             self._each(lambda report=report: self._lost(server, report, reply, now_seconds))  # type: ignore[misc]
         for report in request.reports:
-            self._each(lambda report=report: self._reported(server, report, reply, now_seconds))  # type: ignore[misc]
+            self._each(lambda report=report: self.strays.reported(server, report, reply, now_seconds))  # type: ignore[misc]
         self._orders.heard(server.number, request.copying, [*request.copied, *request.failed_copies], now_seconds)
         self._orders.forget_dead(lambda number: self._registry.is_alive(number, now_seconds))
         self._targets.forget(now_seconds)
@@ -204,56 +185,7 @@ class Recovery:
         """Take the replica out of the set; what is left of it and cannot be read is deleted then."""
         file_id = requests.file_id(report.file_id)
         self.lost(report.inode, file_id, server.number, now_seconds)
-        content = self._content(report.inode)
-        if content is None or content.file_id != file_id or server.number not in content.replicas:
-            if self._may_delete():
-                reply.drop.add(file_id=report.file_id, inode=report.inode)
-            else:
-                self._orphans[server.number, report.file_id] = float("-inf")
-
-    def _reported(self, server: Dataserver, report: pb.FileReport, reply: pb.HeartbeatReply,
-                  now_seconds: float) -> None:
-        """Have `server` drop a content that no file has, or not on this server, once it has been so for long."""
-        file_id = requests.file_id(report.file_id)
-        key = server.number, report.file_id
-        if not report.inode and key not in self._orphans:
-            return   # it cannot be read: not known to be an orphan unless a check found it so
-        content = self._content(report.inode)
-        member = content is not None and content.file_id == file_id and server.number in content.replicas
-        if content is not None and content.file_id == file_id and self._is_newer(report, content.epoch):
-            log.warning("inode %d: the dataserver %s knows epoch %d, which the namespace does not", report.inode,
-                        server.dataserver_id, report.epoch)
-            content = self._namespace.configure(report.inode, file_id, partial(
-                overtaken, epoch=report.epoch, member=server.number))[1]
-            self._lost_epochs[report.file_id] = report.epoch, content.epoch
-        if member or self._orders.is_made_by(report.inode, server.number):
-            self._forget(key)
-            return
-        current = content is not None and content.file_id == file_id
-        if current and content is not None:
-            self._left[key] = content.epoch
-        since = self._orphans.setdefault(key, now_seconds)
-        if now_seconds - since < self._orphan_grace_seconds or not self._may_delete():
-            return
-        if current and content is not None and not self._registry.is_alive(content.replicas[0], now_seconds):
-            return   # it may be the last one that can be read
-        reply.drop.add(file_id=report.file_id, inode=report.inode, epoch=self._left.get(key, 0), size=report.size)
-        self._forget(key)
-
-    def _forget(self, key: tuple[int, str]) -> None:
-        self._orphans.pop(key, None)
-        self._left.pop(key, None)
-
-    def _is_newer(self, report: pb.FileReport, epoch: int) -> bool:
-        """Whether it tells of an epoch that was lost: beyond all, or between the last one reported and the gap."""
-        known, raised = self._lost_epochs.get(report.file_id, (epoch, epoch))
-        return epoch < report.epoch <= MAX_EPOCH or known < report.epoch < min(raised, known + LOST_EPOCHS)
-
-    def _content(self, inode: int) -> Content | None:
-        try:
-            return self._namespace.inode(inode).content
-        except NoSuchFile:
-            return None
+        self.strays.lost(server, report, file_id, reply)
 
     # ------------------------------------------------------------------ looking at all files
 
@@ -332,7 +264,7 @@ class Recovery:
         for number in content.replicas[1:]:
             if number in wanted.surplus or self._registry.is_removed(number):
                 after = self._namespace.configure(inode, content.file_id, partial(without, lost=number))[1]
-                self.left(requests.file_id_text(content.file_id), after, [number], now_seconds)
+                self.strays.left(requests.file_id_text(content.file_id), after, [number], now_seconds)
         if wanted.missing and (is_ordered or
                                self._order_copy(inode, content, wanted.leaving[:1], now_seconds)):
             self._missing = self._counting_missing = True
@@ -391,7 +323,7 @@ class Recovery:
     def _order_later(self, inode: int, file_id: str, replaces: Sequence[int], takers: set[int] | None,
                      now_seconds: float) -> None:
         """It is known where a copy goes: order it, if it is still wanted."""
-        content = self._content(inode)
+        content = self._namespace.content(inode)
         if content is None or requests.file_id_text(content.file_id) != file_id:
             return
         if takers is not None:

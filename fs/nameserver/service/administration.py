@@ -117,7 +117,7 @@ class Administration:
         names = {server.number: server.dataserver_id for server, _ in self._registry.statuses()}
         found = [(number, requests.file_id_text(file_id)) for number, file_id in deletions.waiting(self._store)]
         found += [(number, file_id_text) for file_id_text, number in self._recovery.copies()]
-        found += self._recovery.left_behind(self._clock_seconds())
+        found += self._recovery.strays.left_behind(self._clock_seconds())
         for number, file_id_text in found:
             if number in names:     # not a dataserver that was removed
                 reply.surplus.add(file_id=file_id_text, dataserver_id=names[number])
@@ -135,7 +135,7 @@ class Administration:
                 self._recovery.lost(finding.inode, file_id, number, now)
             for index, finding in enumerate(request.orphans):
                 file_id, number = self._finding(finding, f"orphans[{index}]")
-                self._recovery.orphan(finding.inode, file_id, number)
+                self._recovery.strays.orphan(finding.inode, file_id, number)
             self._recovery.hurry()
         return pb.RepairReply()
 

@@ -135,7 +135,7 @@ class DataserverRequests:
                     replace_full(before)
                 raise
             replace_full(content)
-            self.recovery.left(request.file_id, content, remove, now_seconds)
+            self.recovery.strays.left(request.file_id, content, remove, now_seconds)
             return pb.ChangeReplicasReply(epoch=content.epoch, replicas=self.wire.replicas(content.replicas))
 
     def _repair(self, length: pb.FileLength, dataserver: Dataserver, now_ns: int) -> None:
