@@ -14,15 +14,12 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from speedwell.fs import durable, tokens
-from speedwell.fs.client.names.metadata import MetadataClient
-from speedwell.fs.client.names.tokens import Tokens
 from speedwell.fs.dataserver.disk.store import FileStore
 from speedwell.fs.dataserver.replication.lease import boot_seconds
 from speedwell.fs.errors import NotReady, StorageFailed, TokenRefused
 from speedwell.fs.identity.roles import DATASERVER
 from speedwell.fs.proto.speedwell_pb2 import (
     Admission,
-    Attributes,
     DataRequest,
     ProofKeyReply,
     ProofOperation,
@@ -242,20 +239,6 @@ class Door:
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000 + self._ahead_ms)
-
-
-class OwnTokens(Tokens):
-    """Those of a dataserver that reads from others as a client does."""
-
-    def __init__(self, metadata: MetadataClient, door: Door) -> None:
-        super().__init__(metadata)
-        self._door = door
-
-    def proof_key(self) -> ProofKeyReply | None:
-        return self._door.proof_key()
-
-    def of(self, attributes: Attributes, right: int = READ) -> bytes:
-        return self._door.sign(attributes.file_id)
 
 
 _RIGHTS = {READ: "read", WRITE: "write", SERVE: "act as a dataserver", OPERATE: "act as an operator"}

@@ -15,6 +15,7 @@ from speedwell.fs.addresses import parse_address
 from speedwell.fs.coflows import configured, host_heartbeats
 from speedwell.fs.command_line import Number
 from speedwell.fs.config import config_option
+from speedwell.fs.copy_source import ClientSource
 from speedwell.fs.dataserver.admission import Door
 from speedwell.fs.dataserver.disk.quarantine import DEFAULT_KEEP_SECONDS, Quarantine
 from speedwell.fs.dataserver.disk.store import FileStore
@@ -147,8 +148,9 @@ def run(flags: SimpleNamespace) -> int:
         metrics.serve(flags.metrics, [*server.collectors, StateMetrics(store, lease, door)], flags.identity)
     own = Replica(dataserver_id=flags.id, host=advertised, port=port, rack=flags.rack, pod=flags.pod,
                   other_hosts=flags.other_hosts)
-    copies = Copies(store, own, flags.nameserver, controller=flags.controller, local_host=advertised,
-                    bytes_per_second=flags.recovery_rate, door=door, identity=flags.identity)
+    source = ClientSource(flags.nameserver, door, controller=flags.controller, local_host=advertised,
+                          identity=flags.identity)
+    copies = Copies(store, own, source, door, bytes_per_second=flags.recovery_rate)
     mirroring = Mirroring(mirror, link, flags.id)
     heartbeats = Heartbeats(link, lease, own, store, copies, mirroring, identity, quarantine, authority.policy,
                             door)

@@ -170,6 +170,13 @@ def test_no_room_imports_what_it_may_not_and_there_are_no_circles() -> None:
     assert Tree(ROOT, FOLDERS).wrong() == []
 
 
+def test_dataservers_know_no_client() -> None:
+    """What they read of each other they are given at the start (`fs.copy_source`)."""
+    imports = Tree(ROOT, FOLDERS).imports
+    assert [(module, used) for module in imports if module.startswith("fs.dataserver.")
+            for used, _ in imports[module] if used.startswith("fs.client")] == []
+
+
 def test_every_room_of_the_controller_stands_in_the_table() -> None:
     rooms = {f"controller.{path.parent.name}" for path in (ROOT / "controller").glob("*/__init__.py")}
     assert rooms <= MAY_IMPORT.keys()

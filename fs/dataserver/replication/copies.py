@@ -3,15 +3,12 @@
 import logging
 import threading
 from collections import deque
-from pathlib import Path
+from typing import Protocol
 
 from google.protobuf.message import Message
 
 from speedwell.fs.checksums import BLOCK_BYTES
-from speedwell.fs.client.context import ClientContext
-from speedwell.fs.client.names.metadata import MetadataClient
-from speedwell.fs.client.read.receiver import RangeReceiver
-from speedwell.fs.dataserver.admission import Door, OwnTokens
+from speedwell.fs.dataserver.admission import Door
 from speedwell.fs.dataserver.disk.disk_errors import disk_error
 from speedwell.fs.dataserver.disk.store import FileStore, check_file_id
 from speedwell.fs.dataserver.disk.stored_file import StoredFile
@@ -33,6 +30,7 @@ from speedwell.fs.proto.speedwell_pb2 import (
     Replica,
 )
 from speedwell.fs.wire.channel import ConnectionLost, MalformedFrame
+from speedwell.fs.wire.connections import ConnectionPool
 
 log = logging.getLogger(__name__)
 
@@ -48,26 +46,42 @@ COMMITTED_BYTES = 32 << 20
 
 ANSWER_SECONDS = 30.0
 MAX_ROUNDS = 20
-STEERED_BYTES = 262144
+
+
+class Received(Protocol):
+    """Bytes from `position` on, in order, by one thread at a time. Each block was compared with its sum."""
+
+    position: int
+
+    def receive_into(self, view: memoryview) -> int:
+        """Receive at least one byte, and return how many. Raises SpeedwellError if nobody has them."""
+
+    def close(self) -> None: ...
+
+
+class Source(Protocol):
+    """What other dataservers hold. Thread-safe."""
+
+    @property
+    def connections(self) -> ConnectionPool: ...
+
+    def look_up(self, inode: int) -> Attributes:
+        """The newest content of a file. Raises NoSuchFile, NameserverUnavailable."""
+
+    def receiver(self, attributes: Attributes, offset: int, stop: int) -> Received: ...
+
+    def close(self) -> None:
+        """Who receives is given up."""
 
 
 class Copies:
-    """Carries out `Copy` orders in threads of its own, at most `bytes_per_second` in all. Thread-safe.
+    """Carries out `Copy` orders in threads of its own, at most `bytes_per_second` in all. Thread-safe."""
 
-    The content is read as every client reads: steered by the controller where there is one, from the nearest
-    replica otherwise, from another one when that fails.
-    """
-
-    def __init__(self, store: FileStore, own: Replica, nameserver: str, *, controller: str | None,
-                 local_host: str, bytes_per_second: float, door: Door, identity: Path | None = None) -> None:
-        """Raises InvalidArgument for a malformed controller URL."""
+    def __init__(self, store: FileStore, own: Replica, source: Source, door: Door, *,
+                 bytes_per_second: float) -> None:
         self._store = store
         self._own = own
-        metadata = MetadataClient(nameserver, 0, identity=identity)
-        self._context = ClientContext(
-            metadata, tokens=OwnTokens(metadata, door), controller=controller, local_host=local_host,
-            replica_policy=None, path_policy=None, steer_min_bytes=STEERED_BYTES, controller_timeout_seconds=0.5,
-            most_parts=1, paced=True, identity=identity)
+        self._source = source
         self._door = door
         self._pace = Pace(bytes_per_second)
         self._orders: deque[Copy] = deque()
@@ -108,8 +122,7 @@ class Copies:
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        self._context.close()
-        self._context.metadata.close()
+        self._source.close()
 
     # ------------------------------------------------------------------ private
 
@@ -145,7 +158,7 @@ class Copies:
                     return
             except (SpeedwellError, EOFError) as error:
                 failure = error
-            newest = self._context.metadata.lookup_inode(copy.inode)
+            newest = self._source.look_up(copy.inode)
             if newest.file_id == copy.file_id:
                 if failure is not None:
                     raise failure
@@ -197,7 +210,7 @@ class Copies:
     def _pull(self, copy: Copy, file: StoredFile, length: int) -> None:
         attributes = Attributes(inode=copy.inode, file_id=copy.file_id, chunk_size=copy.chunk_size, size=length,
                                 replicas=copy.replicas, epoch=copy.epoch, token=self._door.sign(copy.file_id))
-        receiver = RangeReceiver(self._context, attributes, file.length, length, steer=True)
+        receiver = self._source.receiver(attributes, file.length, length)
         buffer = memoryview(bytearray(min(PIECE_BYTES, max(1, length - file.length))))
         try:
             while receiver.position < length:
@@ -227,7 +240,7 @@ class Copies:
             raise disk_error(error, f"cannot copy {copy.file_id}") from None
 
     def _ask(self, primary: Replica, copy: Copy, **operation: Message) -> DataReply:
-        channel = self._door.connection(self._context.connections, primary)
+        channel = self._door.connection(self._source.connections, primary)
         try:
             channel.set_timeout(ANSWER_SECONDS)
             channel.send(DataRequest(**operation, token=self._door.sign(copy.file_id)))  # type: ignore[arg-type]
@@ -235,5 +248,5 @@ class Copies:
         except (ConnectionLost, MalformedFrame):
             channel.close()
             raise
-        self._context.connections.give_back(primary.host, primary.port, channel)
+        self._source.connections.give_back(primary.host, primary.port, channel)
         return reply
