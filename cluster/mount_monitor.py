@@ -16,16 +16,36 @@ from typing import Any
 from speedwell.cluster.errors import NotRunning
 from speedwell.fs.wire.local_sockets import user_of
 from speedwell.fuse_mount.measures import BOUNDS_SECONDS, WAITS_FOR_OTHERS, Operation, quantile
-from speedwell.fuse_mount.monitor import socket_path
+from speedwell.fuse_mount.monitor import VERSION, socket_path
 from speedwell.fuse_mount.mountpoint import Mount
 
 ANSWER_SECONDS = 1.0
 ORDINARY = {errno.ENOENT, errno.ENODATA, errno.ESTALE, errno.EAGAIN}
 """Answers that tell a program, or the kernel, no more than that something is not there, has moved or is taken."""
+OTHER_VERSION = "other version"
 _RECEIVED_BYTES = 1 << 16
 
 _MOST_BYTES = 1 << 20
 """Of an answer: another user's mount may say anything."""
+
+
+class OtherVersion(ValueError):
+    """A mount of another release answers in another version of the protocol; the message says which side to
+    upgrade."""
+
+
+def _read(line: bytes) -> Any:
+    """What a mount says. Raises ValueError for what is no JSON, OtherVersion."""
+    try:
+        said = json.loads(line)
+    except RecursionError:
+        raise ValueError("too deep") from None
+    theirs = said.get("version", 1) if isinstance(said, dict) else 1
+    if theirs != VERSION:
+        newer = isinstance(theirs, int) and theirs > VERSION
+        raise OtherVersion(f"speaks version {theirs} of the protocol, this command version {VERSION}: "
+                           f"{'upgrade this command' if newer else 'mount it again'} (docs/upgrades.md)")
+    return said
 
 
 @dataclass(frozen=True)
@@ -41,9 +61,9 @@ class Statistics:
 
     @classmethod
     def parse(cls, line: bytes) -> Statistics:
-        """Raises ValueError for what is no answer."""
+        """Raises ValueError for what is no answer, OtherVersion."""
         try:
-            said = json.loads(line)
+            said = _read(line)
             operations = {str(name): Operation(tuple(map(int, done["buckets"])), _finite(done["seconds"]))
                           for name, done in said["operations"].items()}
             if any(len(done.buckets) != len(BOUNDS_SECONDS) + 1 for done in operations.values()):
@@ -52,7 +72,7 @@ class Statistics:
                        int(said["written_bytes"]),
                        sum(int(count) for _, number, count in said["errors"] if number not in ORDINARY),
                        int(said["open_files"]))
-        except (KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not an answer: {error}") from None
 
 
@@ -97,7 +117,8 @@ def _since(now: Operation, before: Operation | None) -> Operation:
 
 
 class Source:
-    """The socket of one mount. `problem` says why it is not heard: `no answer`, `not yours`; else it is empty."""
+    """The socket of one mount. `problem` says why it is not heard: `no answer`, `not yours`, `other version`; else it
+    is empty."""
 
     def __init__(self, mount: Mount) -> None:
         self.mount = mount
@@ -140,6 +161,8 @@ class Source:
                 self.is_awaited, self.problem = False, ""
             elif len(self._received) > _MOST_BYTES:
                 raise ValueError("too long")
+        except OtherVersion:
+            self.close(OTHER_VERSION)
         except ValueError:
             self.close("no answer")
 
@@ -195,7 +218,7 @@ def connect(mount: Mount) -> socket.socket:
 def follow(mount: Mount) -> Iterator[dict[str, Any]]:
     """Each request to the mount from now on, as `speedwell.fuse_mount.access_log` tells it, until the mount ends.
 
-    Raises NotRunning if it does not answer, or is another user's.
+    Raises NotRunning if it does not answer, is another user's, or answers in another version of the protocol.
     """
     try:
         connection = connect(mount)
@@ -212,6 +235,10 @@ def follow(mount: Mount) -> Iterator[dict[str, Any]]:
                 begun = b""
             if not begun:
                 raise NotRunning(f"the mount at {mount.mountpoint} does not answer")
+            try:
+                _read(begun)
+            except OtherVersion as error:
+                raise NotRunning(f"the mount at {mount.mountpoint} {error}") from None
             connection.settimeout(None)
             while line := lines.readline(_MOST_BYTES):
                 yield json.loads(line)

@@ -1,7 +1,8 @@
 """The local socket at which a mount tells its owner and root what it does.
 
 A reader sends a line: `statistics` is answered by one JSON object, as often as it is sent; `accesslog` by an object a
-request, without end, and `{"lost": N}` where the reader was too slow for N of them.
+request, without end, and `{"lost": N}` where the reader was too slow for N of them. The first object of a connection
+has the `version` of what follows.
 """
 
 import json
@@ -21,6 +22,10 @@ from speedwell.fs.wire.local_sockets import user_of
 from speedwell.fuse_mount.access_log import AccessLog, Reader
 
 log = logging.getLogger(__name__)
+
+VERSION = 1
+"""Of what is answered: another one where a reader that ignores what is new would show something wrong
+(docs/upgrades.md). An answer without one is of version 1."""
 
 BATCH = 500
 LOOK_SECONDS = 0.1
@@ -111,7 +116,7 @@ class _Connection(socketserver.StreamRequestHandler):
         reader, following = Reader(), self.server.monitor.access_log
         following.add(reader)
         try:
-            self._send({"following": True})
+            self._send({"following": True, "version": VERSION})
             while True:
                 records, lost = reader.take(BATCH)
                 self._send(*records, *([{"lost": lost}] if lost else []))
@@ -128,7 +133,7 @@ def statistics_of(session: Any, open_files: int) -> dict[str, Any]:
     """What the answer to `statistics` has of a `Session`: numbers since the mount began, times in s."""
     measures, under_way = session.measures, session.measures.under_way_seconds()
     read_bytes, written_bytes = measures.moved_bytes()
-    return {"clock_seconds": time.monotonic(), "pid": os.getpid(), "open_files": open_files,
+    return {"version": VERSION, "clock_seconds": time.monotonic(), "pid": os.getpid(), "open_files": open_files,
             "read_bytes": read_bytes, "written_bytes": written_bytes,
             "under_way": len(under_way), "oldest_seconds": max(under_way, default=0.0),
             "operations": {name: {"seconds": done.seconds, "buckets": done.buckets}

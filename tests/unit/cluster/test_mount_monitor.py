@@ -137,6 +137,23 @@ def test_nonsense_of_another_users_mount_is_no_answer(line: bytes, mount: Mount,
         speaking.join()
 
 
+@pytest.mark.parametrize(("version", "to_upgrade"), [(2, "upgrade this command"), (0, "mount it again")])
+def test_a_mount_of_another_version_is_named_and_says_which_side_to_upgrade(
+        version: int, to_upgrade: str, mount: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Monitor(lambda: {**answer(1.0), "version": version}, AccessLog())
+    opened.start(os.makedev(0, 99))
+    assert Mounts().look([mount])[0].problem == "other version"
+    monkeypatch.setattr("speedwell.fuse_mount.monitor.VERSION", version)
+    with pytest.raises(NotRunning, match=f"/m speaks version {version} of the protocol.*: {to_upgrade} "):
+        next(follow(mount))
+
+
+def test_a_mount_of_before_there_were_versions_is_heard(mount: Mount) -> None:
+    assert "version" not in answer(1.0)
+    monitor(AccessLog())
+    assert Mounts().look([mount])[0].statistics == said(1.0)
+
+
 def test_a_socket_that_another_user_put_there_is_not_believed(mount: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
     monitor(AccessLog())
     monkeypatch.setattr(mount_monitor, "user_of", lambda connection: mount.owner + 1)
