@@ -44,15 +44,16 @@ VIEWS = {"Reads": " → ", "Coflows": "coflow_key_file", "Turns": "xco-plus, sli
 def controller_of(fabric: Fabric, reads: int, coflows: int = 0) -> Iterator[tuple[str, bench_reads.Clients]]:
     """The page's address, of a controller that knows all hosts, all systems and so many reads in flight, and who asks
     for these."""
-    with bench_reads.running(Path(__file__).parents[3], fabric, coflows, 1000) as controller, contextlib.closing(
-            bench_reads.Clients(controller, [host.ip for host in fabric.hosts], 4, 3, {}, 1)) as clients:
-        controller.find_hosts([host.ip for host in fabric.hosts], FIND_SECONDS)
-        clients.fill(reads, 30)
-        url = "http://{}:{}/".format(*controller.address)
-        with page_contents.systems(url, fabric):
-            if coflows:
-                controller.wait_for_coflows()
-            yield url, clients
+    addresses = [host.ip for host in fabric.hosts]
+    with bench_reads.running(Path(__file__).parents[3], fabric, coflows, 1000) as controller:
+        controller.find_hosts(addresses, FIND_SECONDS)      # a minute, after which idle connections are closed
+        with contextlib.closing(bench_reads.Clients(controller, addresses, 4, 3, {}, 1)) as clients:
+            clients.fill(reads, 30)
+            url = "http://{}:{}/".format(*controller.address)
+            with page_contents.systems(url, fabric):
+                if coflows:
+                    controller.wait_for_coflows()
+                yield url, clients
 
 
 @pytest.fixture(scope="module", name="url")
