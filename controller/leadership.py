@@ -18,18 +18,21 @@ def now() -> float:
 class Standing:
     """What the keeper of the lease says: the URL of who leads, empty if nobody is known, and the generation of its
     lease, which is higher than that of any leader before. `until` is when our own lead ends, 0.0 if we do not lead.
+    `standbys` are the URLs of all others.
     """
 
     leader: str = ""
     generation: int = 0
     until: float = 0.0
+    standbys: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
     def decode(cls, line: bytes) -> Standing:
-        return cls(**json.loads(line))
+        said = json.loads(line)
+        return cls(**said | {"standbys": tuple(said["standbys"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,11 @@ class Leadership:
     def leader(self) -> str:
         """The URL of who leads; empty if nobody is known."""
         return "" if self.is_deposed else self._standing.leader
+
+    @property
+    def standbys(self) -> tuple[str, ...]:
+        """The URLs of those that would take over, if this one leads."""
+        return self._standing.standbys if self.leads else ()
 
     @property
     def role(self) -> Role | None:

@@ -16,6 +16,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from speedwell.controller.leadership import Standing, now
@@ -37,7 +38,7 @@ RETRY_SECONDS = 1.0
 
 class LeaseKeeper:
     """Asks for the lead at `prefix` in etcd for the controller at `url`, while that is alive. `step` is to be
-    called again and again."""
+    called again and again. The key of the lead has the leader's URL; below it each controller has its own."""
 
     def __init__(self, etcd: EtcdClient, prefix: str, url: str) -> None:
         self.tenure = Tenure()
@@ -61,7 +62,7 @@ class LeaseKeeper:
             if self._complaint != str(error):
                 log.warning("%s", error)
             self._complaint = str(error)
-        return Standing(self._standing.leader, self._standing.generation, self.tenure.until)
+        return replace(self._standing, until=self.tenure.until)
 
     def resign(self) -> None:
         """Let another controller lead at once."""
@@ -76,25 +77,40 @@ class LeaseKeeper:
             seconds = self._etcd.renew_lease(lease)
         else:
             lease, seconds = self._etcd.grant_lease(LEASE_SECONDS)
+            self._etcd.transaction(pb.TxnRequest(success=[_put(self._key + b"/" + self._url, self._url, lease)]))
         self.tenure.leased(lease, asked_at, seconds)
         self._renew_at = asked_at + seconds / 8
 
     def _look(self) -> None:
-        found = self._etcd.range(self._key, b"").kvs
-        if not found and self.tenure.is_fit(now()):
+        found = self._found()
+        if self._key not in found and self.tenure.is_fit(now()):
             self._etcd.transaction(pb.TxnRequest(
                 compare=[pb.Compare(target=pb.Compare.CREATE, key=self._key, create_revision=0)],
-                success=[pb.RequestOp(request_put=pb.PutRequest(key=self._key, value=self._url,
-                                                                lease=self.tenure.lease))]))
-            found = self._etcd.range(self._key, b"").kvs    # ours too if only the answer was lost
-        if not found:
+                success=[_put(self._key, self._url, self.tenure.lease)]))
+            found = self._found()       # ours too if only the answer was lost
+        key = found.pop(self._key, None)
+        if key is None:
             self.tenure.holds(0, 0)
             self._standing = Standing("", self._standing.generation)
             return
-        key, has_led = found[0], bool(self.tenure.generation)
+        has_led = bool(self.tenure.generation)
         if self.tenure.holds(key.lease, key.create_revision) and not has_led:
             log.info("this controller leads, generation %d", key.create_revision)
-        self._standing = Standing(key.value.decode("ascii", "replace"), key.create_revision)
+        urls = sorted({_url(each) for each in found.values()} - {_url(key)})
+        self._standing = Standing(_url(key), key.create_revision, standbys=tuple(urls))
+
+    def _found(self) -> dict[bytes, pb.KeyValue]:
+        """The key of the lead and those below it, by their names."""
+        kvs = self._etcd.range(self._key, self._key + b"0").kvs     # "0" comes after "/"
+        return {kv.key: kv for kv in kvs if kv.key == self._key or kv.key.startswith(self._key + b"/")}
+
+
+def _put(key: bytes, value: bytes, lease: int) -> pb.RequestOp:
+    return pb.RequestOp(request_put=pb.PutRequest(key=key, value=value, lease=lease))
+
+
+def _url(kv: pb.KeyValue) -> str:
+    return kv.value.decode("ascii", "replace")
 
 
 def keep(controller: socket.socket, keeper: LeaseKeeper) -> None:

@@ -18,6 +18,8 @@ from speedwell.fs.identity.roles import CONTROLLER
 
 LEADER_HEADER = "Speedwell-Leader"
 """Of an answer of a controller that stands by, with status 503."""
+STANDBY_HEADER = "Speedwell-Standby"
+"""Of an answer of the one that leads: the URLs of those that would take over."""
 SILENT_SECONDS = 3.0
 MOST_CONTROLLERS = 8
 
@@ -56,12 +58,13 @@ class Controller:
             self._asked = next((each for each in others if self._doors[each].silent_until <= now),
                                others[0] if (is_silent or is_gone) and others else self._asked)
 
-    def told(self, door: "_Door", leader: str) -> None:
-        """One that stands by named the URL of who leads, which may be one more: its certificate has to prove it."""
-        if (leader not in [each.url for each in self._doors] and len(self._doors) < MOST_CONTROLLERS
-                and leader.partition(":")[0] == door.url.partition(":")[0]):
+    def told(self, door: "_Door", url: str) -> None:
+        """One that stands by named who leads, or that one who stands by. It may be one more: its certificate has to
+        prove it."""
+        if (url not in [each.url for each in self._doors] and len(self._doors) < MOST_CONTROLLERS
+                and url.partition(":")[0] == door.url.partition(":")[0]):
             with contextlib.suppress(InvalidArgument, IdentityError):
-                self._doors.append(_Door(leader, self._identity))
+                self._doors.append(_Door(url, self._identity))
 
     def find_leader(self, timeout_seconds: float) -> bool:
         """Ask each, but for who was silent a moment ago where another was not, whether it leads a network that it
@@ -188,6 +191,8 @@ class _ToLeader(_Connection):
         if _stands_by(response):
             self._controller.told(self.door, response.getheader(LEADER_HEADER) or "")
             self._controller.left(self.door)
+        for url in filter(None, (response.getheader(STANDBY_HEADER) or "").split(",")):
+            self._controller.told(self.door, url)
         return response
 
 

@@ -16,6 +16,7 @@ from speedwell.controller.rest.http import Answer, Headers, Pieces, Request
 from speedwell.controller.rest.index import VERSION, Endpoint, Index
 from speedwell.controller.rest.metrics import HttpMetrics, new_registry
 from speedwell.controller.rest.problems import (
+    STANDBY_HEADER,
     FieldError,
     HttpProblem,
     MethodNotAllowed,
@@ -109,6 +110,8 @@ class RestApplication:
                         and not self._leadership.leads):
                     raise Standby(self._leadership.leader)
                 answer = self._answer(request, declaration, in_path)
+                if standbys := self._leadership.standbys:
+                    answer[1].append((STANDBY_HEADER, ",".join(standbys)))
             except Exception as error:
                 if not isinstance(error, ControllerError):
                     LOG.exception("%s %s failed", request.method, request.path)

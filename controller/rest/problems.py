@@ -90,6 +90,10 @@ LEADER_HEADER = "Speedwell-Leader"
 """Of an answer of a standby: the URL of the controller that leads, empty if nobody is known to."""
 
 
+STANDBY_HEADER = "Speedwell-Standby"
+"""Of an answer of a leader: the URLs of those that would take over, with commas between them."""
+
+
 class Standby(HttpProblem):
     status = 503
     title = "Another controller leads"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +15,16 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.root
 
-ROLES = "nameserver dataserver controller"
+PAGE = Path(__file__).parents[3] / "docs" / "three-machines.md"
+BEGIN = re.compile(r"<!-- controllers: a -->\n```sh\n(.*?)```", re.DOTALL)
+KNOWN = """from speedwell.fs.controller import Controller
+controller = Controller("https://10.0.0.1:8080", "/srv/speedwell/identity/nameserver-c")
+connection = controller.connect(5)
+connection.request("GET", "/v1/health")
+connection.getresponse().read()
+print(len(controller))
+"""
+"""How many controllers a client knows that was told of the first one, after a request."""
 TAKEOVER_SECONDS = 8.0
 """Where other tests keep the cores busy; printed is how long it took."""
 STATUS = '"status":"empty"'
@@ -24,10 +36,10 @@ ASK = """curl -sS --max-time 1 --cacert /srv/speedwell/identity/authority.pem \\
 def test_either_of_two_machines_takes_over_from_the_controller_of_the_other() -> None:
     with ExitStack() as ending:
         a, b, c = machines("abc", ending).values()
-        a.run(f"speedwell init /srv/speedwell {ROLES} --name a --address 10.0.0.1 --etcd b=10.0.0.2,c=10.0.0.3; "
-              "speedwell up")
-        for machine, roles in (b, f"{ROLES} --address 10.0.0.2"), (c, "nameserver dataserver"):
-            token = a.run(f"speedwell identity invite {machine.name} {roles}").split()[-1]
+        [begin] = BEGIN.findall(PAGE.read_text())
+        tokens = {b: a.run(begin).split()[-1]}
+        tokens[c] = a.run("speedwell identity invite c nameserver dataserver").split()[-1]
+        for machine, token in tokens.items():
             machine.run("speedwell join /srv/speedwell --token-file -; speedwell up", typed=f"{token}\n")
 
         def says(number: int, what: str) -> bool:
@@ -44,6 +56,7 @@ def test_either_of_two_machines_takes_over_from_the_controller_of_the_other() ->
             kill_controller(b)
             seconds_until_leading(1)
         wait_until(lambda: says(2, '"leader":"https://10.0.0.1:8080"'), 20, "the second one does not stand by")
+        assert c.run(f"{sys.executable} -c '{KNOWN}'") == "2\n"
         kill_controller(a)
         seconds = seconds_until_leading(2)
         print(f"takeover by another machine after SIGKILL: {seconds:.2f} s")

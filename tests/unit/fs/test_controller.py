@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from speedwell.fs import controller as controller_module
-from speedwell.fs.controller import LEADER_HEADER, Controller
+from speedwell.fs.controller import LEADER_HEADER, MOST_CONTROLLERS, STANDBY_HEADER, Controller
 from speedwell.fs.errors import InvalidArgument
 
 
@@ -21,7 +21,7 @@ class One:
 
     def __init__(self) -> None:
         self.leads = True
-        self.leader = ""
+        self.leader = self.standbys = ""
         self.asked: list[tuple[str, bytes]] = []
         one = self
 
@@ -34,6 +34,8 @@ class One:
                 self.send_response(200 if one.leads else 503)
                 if not one.leads:
                     self.send_header(LEADER_HEADER, one.leader)
+                elif one.standbys:
+                    self.send_header(STANDBY_HEADER, one.standbys)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -157,3 +159,25 @@ def test_where_none_can_be_reached_the_last_problem_is_raised() -> None:
 def test_each_address_must_be_one(url: str) -> None:
     with pytest.raises(InvalidArgument, match="is not http://HOST"):
         Controller(url)
+
+
+def test_a_client_of_one_learns_from_it_who_would_take_over() -> None:
+    with two() as (a, b):
+        a.standbys = f"{b.url},no URL,ftp://127.0.0.1:1"
+        controller = Controller(a.url)
+        connection = controller.connect(20)
+        assert post(connection, b"1") == 200 and len(controller) == 2
+        a.server.shutdown()
+        a.server.server_close()
+        connection.close()
+        assert post(connection, b"2") == 200 and b.asked == [("/v1/reads", b"2")]
+
+
+def test_who_names_ever_new_ones_is_believed_a_few() -> None:
+    with two() as (a, _):
+        controller = Controller(a.url)
+        connection = controller.connect(20)
+        for number in range(5 * MOST_CONTROLLERS):
+            a.standbys = f"http://127.0.0.1:{number + 1}"
+            assert post(connection, b"1") == 200
+        assert len(controller) == MOST_CONTROLLERS
