@@ -148,11 +148,14 @@ def _for_each(directory: Path, act: Callable[[Path, str], None]) -> None:
 
 
 def _known(directory: Path) -> list[str]:
-    return str(files.read_json(directory / JOINED).get("authority")).split(",")
+    said = files.read_json(directory / JOINED)
+    return [str(said.get("authority")), *map(str, said.get("others", []))]
 
 
 def _remember(directory: Path, authorities: Sequence[str]) -> None:
-    durable.replace(directory / JOINED, json.dumps({"authority": ",".join(authorities)}).encode())
+    """The first one apart, which an earlier version reads."""
+    first, *others = authorities
+    durable.replace(directory / JOINED, json.dumps({"authority": first, "others": others}).encode())
 
 
 class _Lost(IdentityError):

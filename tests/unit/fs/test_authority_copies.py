@@ -61,11 +61,12 @@ def test_an_authority_learns_what_it_issued_after_the_copy_and_may_revoke_it(sit
 
 def test_a_machine_that_joined_finds_the_authority_where_the_names_are_kept(site: Site, tmp_path: Path) -> None:
     joined = tmp_path / "b" / joining.JOINED
-    assert json.loads(joined.read_text()) == {"authority": f"{site.address},10.0.0.2:{site.server.server_port}"}
-    joined.write_text(json.dumps({"authority": f"127.0.0.1:1,{site.address}"}))
+    assert json.loads(joined.read_text()) == {"authority": site.address,
+                                             "others": [f"10.0.0.2:{site.server.server_port}"]}
+    joined.write_text(json.dumps({"authority": "127.0.0.1:1", "others": [site.address]}))
     joining.hear(tmp_path / "b")
-    assert json.loads(joined.read_text()) == {"authority": f"{site.address},127.0.0.1:1"}
-    joined.write_text(json.dumps({"authority": "127.0.0.1:1,127.0.0.1:2"}))
+    assert json.loads(joined.read_text()) == {"authority": site.address, "others": ["127.0.0.1:1"]}
+    joined.write_text(json.dumps({"authority": "127.0.0.1:1", "others": ["127.0.0.1:2"]}))
     with pytest.raises(IdentityError, match=r"127\.0\.0\.1:1 does not answer.*; .*127\.0\.0\.1:2 does not answer"):
         joining.hear(tmp_path / "b")
 
