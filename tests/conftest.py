@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,23 @@ from tests.logs import Logs
 
 LOGS = pytest.StashKey[Logs]()
 FAILED = pytest.StashKey[bool]()
+ENDS = pytest.StashKey[float]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--within", type=float, metavar="SECONDS", help="skip what has not begun by then; finding tests "
+                     "does not count")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if (seconds := session.config.getoption("--within")) is not None:
+        session.config.stash[ENDS] = time.monotonic() + seconds
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if time.monotonic() > item.config.stash.get(ENDS, float("inf")):
+        pytest.skip("the time is over: `scripts/test tests/unit` runs all")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

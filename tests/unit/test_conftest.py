@@ -1,4 +1,4 @@
-"""What a failed test leaves in a fixture of its module, the next test does not meet."""
+"""What tests/conftest.py makes of failures and of a time limit."""
 
 import re
 import subprocess
@@ -48,9 +48,16 @@ def test_the_fixtures_of_a_module_are_made_anew_after_a_test_that_failed(tmp_pat
     assert re.findall(r"ended with (.*)", said) == ["[0, 1]", "[2, 3]"]
 
 
-def run(directory: Path) -> str:
-    options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-s", "-c", "/dev/null", f"--rootdir={directory}",
-               f"--basetemp={directory / 'base'}"]
+def test_what_has_not_begun_in_time_is_skipped_by_name_and_what_runs_ends(tmp_path: Path) -> None:
+    (tmp_path / "test_module.py").write_text(
+        "import time\ndef test_long(): time.sleep(3)\ndef test_late(): pass\ndef test_later(): pass")
+    said = run(tmp_path, "--within", "2", "-rs")
+    assert "1 passed, 2 skipped" in said and "SKIPPED [2]" in said and "the time is over" in said, said
+
+
+def run(directory: Path, *arguments: str) -> str:
+    options = [*arguments, "-p", "tests.conftest", "-p", "no:cacheprovider", "-s", "-c", "/dev/null",
+               f"--rootdir={directory}", f"--basetemp={directory / 'base'}"]
     done = subprocess.run([sys.executable, "-m", "pytest", *options, directory], cwd=Path(__file__).parents[2],
                           capture_output=True, text=True, timeout=60, check=False)
     return done.stdout + done.stderr
