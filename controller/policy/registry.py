@@ -88,11 +88,11 @@ def _offered() -> Iterator[Policy]:
                  "Agarwal et al., SIGCOMM 2018", comparator("Sincronia"), ranks=True)
     yield coflow("aalo", "queues by what coflows have sent, sizes unknown, ECMP",
                  "Chowdhury and Stoica, SIGCOMM 2015", comparator("Aalo"))
-    yield coflow("fair", "nobody schedules: TCP's fair share, ECMP", "baseline", comparator("FairSharing"))
+    yield coflow("fair", "no schedule: TCP's fair share, ECMP", "baseline", comparator("FairSharing"))
     yield placement("sinbad", "one by one the machine whose tightest link has most to spare",
                     "Chowdhury et al., Sinbad, SIGCOMM 2013",
                     _of(_NETWORK, _CHANCE, _MEASURED_BY, place="placements.sinbad.Sinbad"))
-    yield placement("sinbad-plus", "the chain after which it, and all writes that run, are through soonest", "own",
+    yield placement("sinbad-plus", "the chain with which this write and all running ones end soonest", "own",
                     _of(_NETWORK, _CHANCE, _MEASURED_BY, place="placements.sinbad_plus.SinbadPlus"))
     yield placement("rack-aware", "the writer's own, its rack, then another rack, at random; no load counts",
                     "Mayflower, section 5", _of(_NETWORK, _CHANCE, place="placements.rack_aware.RackAware"))
@@ -103,8 +103,8 @@ def _offered() -> Iterator[Policy]:
                      "own", "xco_plus.XCoPlus")
     yield timeslices("xco", "senders in turn, each to one destination at its full rate, never more than links carry",
                      "Rajanna et al., XCo, HPDC 2010, Algorithm 1", "xco.XCo")
-    yield timeslices("rate-limits", "everybody all the time, each with C/n of the tightest link", "XCo, section 3.3",
-                     "rate_limits.RateLimits")
+    yield timeslices("rate-limits", "all hosts send all the time, each with C/n of its tightest link",
+                     "XCo, section 3.3", "rate_limits.RateLimits")
 
 
 POLICIES = PolicyRegistry()
