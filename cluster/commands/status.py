@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
     from speedwell.fs.proto.speedwell_pb2 import StatisticsReply
 
+MOST_ROWS = 24
+"""With more, processes that are well are counted."""
+KINDS = {"agent": "host agent", "metadata": "metadata server", "etcd": "etcd member"}
+"""By the beginning of a process' name, where that is not what it is called."""
+ORDINARY = {"running", "alive", "free"}
 NAMESERVER_TIMEOUT_SECONDS = 2.0
 ROLE_TIMEOUT_SECONDS = 1.0
 
@@ -57,21 +62,24 @@ class Status:
 @click.option("--local", "directory", type=click.Path(path_type=Path), metavar="DIR",
               help="The local installation in DIR; default: the one started last.")
 @installation_option
+@click.option("--all", "shows_all", is_flag=True, help=f"A row for each process, also where there are more than "
+              f"{MOST_ROWS}.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; sizes in bytes.")
 @watch_options
 @click.pass_context
 def status(context: click.Context, nameserver: str | None, directory: Path | None, installation: Path | None,
-           as_json: bool) -> None:
+           shows_all: bool, as_json: bool) -> None:
     """Show processes, capacity, dataservers and mounts.
 
     The last lines say what is wrong, or that all is well. The exit code is 1 if something that should run does not.
+    Of many processes those that are well are counted; the others have a row each.
     """
     one_installation(installation, directory)
     state = _gather(nameserver, directory, installation)
     if as_json:
         echo_json(asdict(state))
     else:
-        _print(state)
+        _print(state, shows_all)
     context.exit(1 if state.problems else 0)
 
 
@@ -222,7 +230,7 @@ def _document(reply: StatisticsReply) -> dict[str, Any]:
             "insecure": list(reply.insecure), "placed_by_controller": dict(reply.placed_by_controller)}
 
 
-def _print(state: Status) -> None:
+def _print(state: Status, shows_all: bool = False) -> None:
     if state.installation is not None:
         where = f" in {state.installation.directory}"
         steered = f", controller {state.installation.controller}" if state.installation.controller else ""
@@ -243,8 +251,10 @@ def _print(state: Status) -> None:
         echo(f"mount {mountpoint}: {'mounted' if alive else 'NOT WORKING'}")
     if state.statistics is not None:
         _print_statistics(state.statistics)
-    _print_servers(state)
-    _print_disks((state.statistics or {}).get("dataservers", []))
+    _print_servers(state, shows_all)
+    servers = (state.statistics or {}).get("dataservers", [])
+    if shows_all or len(servers) <= MOST_ROWS:
+        _print_disks(servers)
     for process in state.processes:
         if process["restarts"]:
             times = "once" if process["restarts"] == 1 else f"{process['restarts']} times"
@@ -282,27 +292,67 @@ def _releases(statistics: dict[str, Any]) -> dict[str, list[str]]:
     return found
 
 
-def _print_servers(state: Status) -> None:
+class _Row(NamedTuple):
+    """Of the table: numbers are None where nothing is known."""
+
+    kind: str
+    name: str
+    pid: int | None
+    state: str
+    memory_bytes: int | None
+    address: str
+    rack: str
+    free_bytes: int | None
+
+    def texts(self) -> tuple[str, ...]:
+        memory = units.size(self.memory_bytes) if self.memory_bytes else ""
+        free = "" if self.free_bytes is None else units.size(self.free_bytes)
+        return self.name, str(self.pid or ""), self.state, memory, self.address, self.rack, free
+
+
+def _print_servers(state: Status, shows_all: bool = False) -> None:
     """One table of the processes here and the dataservers that the nameserver knows."""
     rows = []
     servers = {server["dataserver_id"]: server
                for server in (state.statistics or {}).get("dataservers", [])}
     for process in state.processes:
         server = servers.pop(process["name"].removeprefix("dataserver-"), None)
-        memory = process["memory_bytes"]
         role = "SILENT" if server and not server["alive"] else state.roles.get(process["address"], "running")
-        rows.append((process["name"], str(process["pid"]) if process["alive"] else "",
-                     role if process["alive"] else "DEAD",
-                     units.size(memory) if memory else "", process["address"], server["rack"] if server else "",
-                     units.size(server["available_bytes"]) if server else ""))
+        rows.append(_Row("dataserver" if server else process["name"].partition("-")[0], process["name"],
+                         process["pid"] if process["alive"] else None, role if process["alive"] else "DEAD",
+                         process["memory_bytes"], process["address"], server["rack"] if server else "",
+                         server["available_bytes"] if server else None))
     for server in servers.values():
-        rows.append((server["dataserver_id"], "", "alive" if server["alive"] else "DEAD", "",
-                     f"{server['host']}:{server['port']}", server["rack"], units.size(server["available_bytes"])))
+        rows.append(_Row("dataserver", server["dataserver_id"], None, "alive" if server["alive"] else "DEAD", None,
+                         f"{server['host']}:{server['port']}", server["rack"], server["available_bytes"]))
     here = {process["address"] for process in state.processes}
-    rows += [("nameserver", "", role, "", address, "", "") for address, role in state.roles.items()
-             if state.installation is not None and address not in here]
+    rows += [_Row("nameserver", "nameserver", None, role, None, address, "", None)
+             for address, role in state.roles.items() if state.installation is not None and address not in here]
+    shown = rows if shows_all or len(rows) <= MOST_ROWS else _summed(rows)
     if rows:
-        echo_table(("process", "pid", "state", "memory", "address", "rack", "free"), rows, ("pid", "memory", "free"))
+        echo_table(("process", "pid", "state", "memory", "address", "rack", "free"), [row.texts() for row in shown],
+                   ("pid", "memory", "free"))
+    if len(shown) < len(rows):
+        echo("`speedwell status --all` shows each process")
+
+
+def _summed(rows: list[_Row]) -> list[_Row]:
+    """With one row in place of all of a kind of which there is nothing to say."""
+    alike: dict[tuple[str, str], list[_Row]] = {}
+    for row in rows:
+        if row.state in ORDINARY:
+            alike.setdefault((row.kind, row.state), []).append(row)
+    found = []
+    for row in rows:
+        of_kind = alike.get((row.kind, row.state), [])
+        if len(of_kind) < 2:
+            found.append(row)
+        elif row is of_kind[0]:
+            racks = len({each.rack for each in of_kind if each.rack})
+            found.append(_Row(row.kind, counted(len(of_kind), KINDS.get(row.kind, row.kind)), None, row.state,
+                              sum(each.memory_bytes or 0 for each in of_kind), "",
+                              counted(racks, "rack") if racks else "", None))     # they may share a disk
+    return found
 
 
 def _print_disks(servers: Sequence[dict[str, Any]]) -> None:

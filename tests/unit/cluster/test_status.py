@@ -32,3 +32,25 @@ def test_a_process_that_runs_and_sends_no_heartbeats_is_silent(capsys: pytest.Ca
     processes = [{"name": name, "pid": 7, "alive": True, "memory_bytes": 0, "address": ""} for name in ("d0", "d1")]
     _print_servers(Status("10.0.0.1:7400", processes=processes, statistics=statistics))
     assert [line.split()[2] for line in capsys.readouterr().out.splitlines()] == ["state", "SILENT", "running"]
+
+
+def test_many_processes_that_are_well_are_counted_and_the_others_have_a_row_each(
+        capsys: pytest.CaptureFixture[str]) -> None:
+    servers = [server(f"r{number % 4}h{number}", "", alive=number != 7) for number in range(30)]
+    for each in servers:
+        each.server.rack = each.server.dataserver_id[:2]
+    names = ["nameserver", *(f"dataserver-{each.server.dataserver_id}" for each in servers),
+             *(f"agent-{each.server.dataserver_id}" for each in servers)]
+    processes = [{"name": name, "pid": 7, "alive": name != "agent-r0h0", "memory_bytes": 1 << 20,
+                  "address": f"{name}:1"} for name in names]
+    roles = {f"{name}:1": "free" for name in names if name.startswith("agent")} | {"agent-r3h3:1": "turns to 2 hosts"}
+    state = Status("10.0.0.1:7400", roles=roles, processes=processes,
+                   statistics=_document(StatisticsReply(dataservers=servers)))
+    _print_servers(state)
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0].strip() for line in shown] == [
+        "process", "nameserver", "29 dataservers", "dataserver-r3h7", "agent-r0h0", "28 host agents", "agent-r3h3",
+        "`speedwell status --all` shows each process"]
+    assert "29.0 MiB" in shown[2] and "4 racks" in shown[2] and "SILENT" in shown[3] and "DEAD" in shown[4]
+    _print_servers(state, shows_all=True)
+    assert len(capsys.readouterr().out.splitlines()) == 1 + len(names)
