@@ -15,8 +15,9 @@ class SupervisorMetrics(Collector):
         self._supervision = supervision
 
     def collect(self) -> Iterator[Metric]:
-        up = GaugeMetricFamily("speedwell_process_up", "Whether it runs.", labels=["name"])
-        restarts = CounterMetricFamily("speedwell_process_restarts", "Since the supervisor began.", labels=["name"])
+        up = GaugeMetricFamily("speedwell_process_up", "Whether the process runs.", labels=["name"])
+        restarts = CounterMetricFamily("speedwell_process_restarts",
+                                       "How often the supervisor restarted the process.", labels=["name"])
         for name, is_up, count in self._supervision.state():
             up.add_metric([name], is_up)
             restarts.add_metric([name], count)

@@ -76,9 +76,11 @@ class MountMetrics(Collector):
             errors.add_metric([operation, errno.errorcode.get(number, "unknown")], count)
         yield errors
         under_way = self._measures.under_way_seconds()
-        yield GaugeMetricFamily("speedwell_mount_requests_under_way", "But for those that wait for a lock.",
+        yield GaugeMetricFamily("speedwell_mount_requests_under_way",
+                                "Requests without an answer yet, except those that wait for a lock.",
                                 value=len(under_way))
-        yield GaugeMetricFamily("speedwell_mount_oldest_request_seconds", "For how long it is under way.",
+        yield GaugeMetricFamily("speedwell_mount_oldest_request_seconds",
+                                "Age of the oldest request without an answer.",
                                 value=max(under_way, default=0))
 
 

@@ -25,15 +25,19 @@ class AgentMetrics(Collector):
         agent = self._agent
         for name, text in _COUNTERS.items():
             yield CounterMetricFamily(f"speedwell_agent_{name}", text, value=agent.counts[name])
-        yield CounterMetricFamily("speedwell_agent_late_seconds", "How late the loop came for its own deadlines.",
+        yield CounterMetricFamily("speedwell_agent_late_seconds",
+                                  "How much later than planned the loop woke up, summed.",
                                   value=agent.late_seconds)
         yield CounterMetricFamily("speedwell_agent_guardian_deaths", "Guardians that had to be replaced.",
                                   value=agent.guardian_deaths)
-        refused = CounterMetricFamily("speedwell_agent_refused", "Datagrams not believed.", labels=["reason"])
+        refused = CounterMetricFamily("speedwell_agent_refused",
+                                      "Datagrams that were refused, by reason.", labels=["reason"])
         for reason, count in list(agent.refused.items()):
             refused.add_metric([reason], count)
         yield refused
         yield GaugeMetricFamily("speedwell_agent_registered", "Whether a scheduler has welcomed it.",
                                 value=agent.is_registered)
-        yield GaugeMetricFamily("speedwell_agent_destinations", "With turns, or lately so.", value=agent.destinations)
-        yield GaugeMetricFamily("speedwell_agent_held_bytes", "That wait for their turn.", value=agent.held_bytes)
+        yield GaugeMetricFamily("speedwell_agent_destinations",
+                                "Destinations that have turns, or had them lately.", value=agent.destinations)
+        yield GaugeMetricFamily("speedwell_agent_held_bytes",
+                                "Bytes of packets that wait for their turn.", value=agent.held_bytes)

@@ -7,9 +7,10 @@ from speedwell.controller.rest.metrics import LATENCY_BUCKETS
 
 class CoflowMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.reports = Counter("speedwell_coflow_reports", "Datagrams, by what was made of them.", ["outcome"],
+        self.reports = Counter("speedwell_coflow_reports", "Datagrams with reports, by outcome.", ["outcome"],
                                registry=registry)
-        self.arrived = Counter("speedwell_coflows_arrived", "Coflows that were first heard of.", registry=registry)
+        self.arrived = Counter("speedwell_coflows_arrived",
+                               "Coflows that were reported for the first time.", registry=registry)
         self.distrusted = Counter("speedwell_coflows_distrusted", "Coflows that moved more than they announced.",
                                   registry=registry)
         self.refused = Counter("speedwell_coflow_flows_refused", "Flows that could not be placed, by problem.",

@@ -88,7 +88,7 @@ class WebPage(Application):
         self._frames = 0
         self._rest.register(self)
         self._rest.browser_page = "/page"
-        Gauge("speedwell_page_viewers", "Browsers that are sent events.",
+        Gauge("speedwell_page_viewers", "Browsers that follow the events.",
               registry=self._rest.metrics).set_function(lambda: len(self._viewers))
 
     def start(self) -> None:

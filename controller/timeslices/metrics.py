@@ -23,23 +23,25 @@ class SchedulerMetrics(Collector):
         service = self._service
         for name, text in _COUNTERS.items():
             yield CounterMetricFamily(f"speedwell_timeslices_{name}", text, value=service.counts[name])
-        refused = CounterMetricFamily("speedwell_timeslices_refused", "Datagrams not believed.", labels=["reason"])
+        refused = CounterMetricFamily("speedwell_timeslices_refused",
+                                      "Datagrams that were refused, by reason.", labels=["reason"])
         for reason, count in list(service.refused.items()):
             refused.add_metric([reason], count)
         yield refused
         destinations = GaugeMetricFamily("speedwell_timeslices_destinations",
-                                         "To which an agent that reports has turns now.", labels=["agent"])
+                                         "Destinations to which an agent has turns now.", labels=["agent"])
         for agent in tuple(service.keeper.agents):
             destinations.add_metric([agent], len(service.keeper.coordinated.get(agent, ())))
         yield destinations
-        yield GaugeMetricFamily("speedwell_timeslices_agents", "That report.", value=len(destinations.samples))
+        yield GaugeMetricFamily("speedwell_timeslices_agents", "Agents that report.", value=len(destinations.samples))
         yield GaugeMetricFamily("speedwell_timeslices_standing_by", "Whether another scheduler gives turns.",
                                 value=service.stands_by)
-        yield GaugeMetricFamily("speedwell_timeslices_senders", "That have turns now.",
+        yield GaugeMetricFamily("speedwell_timeslices_senders", "Hosts that have turns now.",
                                 value=len(service.keeper.coordinated))
         yield GaugeMetricFamily("speedwell_timeslices_pinned", "Pairs that the network keeps on one path each.",
                                 value=len(service.watch.paths))
-        yield GaugeMetricFamily("speedwell_timeslices_hosts", "Of the network as the controller said it last.",
+        yield GaugeMetricFamily("speedwell_timeslices_hosts",
+                                "Hosts of the network that the controller described last.",
                                 value=len(service.watch.network.hosts))
-        yield GaugeMetricFamily("speedwell_timeslices_controller_up", "Whether it says what the network is.",
+        yield GaugeMetricFamily("speedwell_timeslices_controller_up", "Whether the controller describes the network.",
                                 value=service.watch.is_answered)

@@ -26,7 +26,8 @@ class MeasuredDataServer(DataServer):
         super().__init__(*arguments, **options)
         self._seconds = Summary("speedwell_dataserver_request_seconds", "Time to answer, by operation.",
                                 ["operation"], registry=None)
-        self._sent = Counter("speedwell_dataserver_sent_bytes", "Of files, to clients and other dataservers.",
+        self._sent = Counter("speedwell_dataserver_sent_bytes",
+                             "Bytes of files sent to clients and other dataservers.",
                              registry=None)
         self._received = Counter("speedwell_dataserver_received_bytes",
                                  "Announced by appends and changes, from clients and other dataservers.",
@@ -65,10 +66,12 @@ class StateMetrics(Collector):
         yield GaugeMetricFamily("speedwell_dataserver_lease_seconds",
                                 "For how long it may order appends without hearing from the nameserver.",
                                 value=self._lease.left_seconds)
-        capacity = GaugeMetricFamily("speedwell_disk_capacity_bytes", "Of the disk below each --directory.",
+        capacity = GaugeMetricFamily("speedwell_disk_capacity_bytes", "Size of the disk below each --directory.",
                                      labels=["directory"])
-        available = GaugeMetricFamily("speedwell_disk_available_bytes", "Of it, for new files.", labels=["directory"])
-        failed = GaugeMetricFamily("speedwell_disk_failed", "1: it is not used, its replicas are made elsewhere.",
+        available = GaugeMetricFamily("speedwell_disk_available_bytes",
+                                      "Space on that disk for new files.", labels=["directory"])
+        failed = GaugeMetricFamily("speedwell_disk_failed",
+                                   "1 if the directory is not used and its replicas are made elsewhere.",
                                    labels=["directory"])
         with contextlib.suppress(StorageFailed):
             for use in self._store.directories.uses():

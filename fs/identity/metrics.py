@@ -20,7 +20,7 @@ class CertificateMetrics(Collector):
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._trouble = ""
-        self._requests = Counter("speedwell_certificates_requests", "Of other machines, by status.",
+        self._requests = Counter("speedwell_certificates_requests", "Requests of other machines, by status.",
                                  ["request", "status"], registry=None)
 
     def note_trouble(self, trouble: str) -> None:
@@ -32,10 +32,11 @@ class CertificateMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._requests.collect()
-        yield GaugeMetricFamily("speedwell_certificates_renewal_failing", "1: the last try failed, the log says why.",
+        yield GaugeMetricFamily("speedwell_certificates_renewal_failing",
+                                "1 if the last renewal failed; the log says why.",
                                 value=bool(self._trouble))
         ends = GaugeMetricFamily("speedwell_certificate_end_timestamp_seconds",
-                                 "When a certificate ends that this process renews.", labels=["name"])
+                                 "When each certificate that this process renews ends.", labels=["name"])
         with suppress(IdentityError, OSError, ValueError, TypeError):   # which the other one says
             for each in keeper.kept(self._directory):
                 ends.add_metric([each.name], each.expires_at)

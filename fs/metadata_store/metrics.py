@@ -29,7 +29,8 @@ class StoreMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._seconds.collect()
         yield from self._refused.collect()
-        yield GaugeMetricFamily("speedwell_metadata_owned_addresses", "Of keys whose records this server has.",
+        yield GaugeMetricFamily("speedwell_metadata_owned_addresses",
+                                "Addresses of keys whose records this server has.",
                                 value=sum(block.num_addresses for block in self._ownership.owned))
-        yield GaugeMetricFamily("speedwell_metadata_members", "Servers that it knows of.",
+        yield GaugeMetricFamily("speedwell_metadata_members", "Metadata servers that this one knows of.",
                                 value=len(self._ownership.members))

@@ -60,7 +60,7 @@ class Audit:
 
     def __init__(self, path: Path, most: int = MOST_NOTES) -> None:
         """Raises StorageFailed."""
-        self.lost = Counter("speedwell_nameserver_audit_lost", "Requests that the audit log does not have.",
+        self.lost = Counter("speedwell_nameserver_audit_lost", "Requests that are missing in the audit log.",
                             registry=None)
         try:
             self._file = _PrivateFile(path, maxBytes=FILE_BYTES, backupCount=FILES)

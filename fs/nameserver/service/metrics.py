@@ -29,7 +29,8 @@ class MeasuredRequests(Requests):
 
     def __init__(self, requests_per_second: float = REQUESTS_PER_SECOND) -> None:
         super().__init__(requests_per_second=requests_per_second)
-        self.delayed = Counter("speedwell_nameserver_delayed", "Requests that waited as their sender made too many.",
+        self.delayed = Counter("speedwell_nameserver_delayed",
+                               "Requests that waited because their sender made too many.",
                                registry=None)
         self.seconds = Summary("speedwell_nameserver_request_seconds", "Time to answer, by request.", ["request"],
                                registry=None)
@@ -67,7 +68,7 @@ class NamespaceMetrics(Collector):
             reply = Requests.answer(self._requests, "Statistics", StatisticsRequest().SerializeToString())
         except SpeedwellError:
             reply = None
-        yield GaugeMetricFamily("speedwell_nameserver_leading", "Whether it answers for the namespace.",
+        yield GaugeMetricFamily("speedwell_nameserver_leading", "Whether this nameserver leads.",
                                 value=reply is not None)
         if reply is not None:
             statistics = StatisticsReply.FromString(reply)
@@ -81,7 +82,8 @@ def _of_all(statistics: StatisticsReply) -> Iterator[Metric]:
     for name, text in _OF_ALL.items():
         value = values[name] if name in values else getattr(statistics, name)
         yield GaugeMetricFamily(f"speedwell_{name}", text, value=value)
-    placed = GaugeMetricFamily("speedwell_placements_by_controller", "Large files, by what came of the question.",
+    placed = GaugeMetricFamily("speedwell_placements_by_controller",
+                               "Large files, by whether and why not the controller placed them.",
                                labels=["outcome"])
     for outcome, count in statistics.placed_by_controller.items():
         placed.add_metric([outcome], count)

@@ -47,9 +47,10 @@ def test_rules_and_dashboard_ask_for_what_processes_tell(installation: Path) -> 
     assert {target["labels"]["process"] for target in targets} == {
         "nameserver", "d0", "d1", "mount", "supervisor"}
     told = {name for target in targets for name in told_by(target["targets"][0])}
-    of_others = {name for room in ("controller", "fs/identity") for path in (ROOT / room).rglob("*.py")
+    of_others = {name for room in ("controller", "fs/identity", "fs/metadata_store", "host_agent")
+                 for path in (ROOT / room).rglob("*.py")
                  for name in re.findall(r'"(speedwell_\w+)"', path.read_text())}
-    asked = {name for file in ("alerts.yml", "grafana-dashboard.json")
+    asked = {name for file in ("alerts.yml", "grafana-dashboard.json", "grafana-network.json")
              for name in re.findall(r"speedwell_\w+", (MONITORING / file).read_text())}
     assert len(asked) > 20
     assert {name for name in map(family, asked) if name not in told | of_others} == set()

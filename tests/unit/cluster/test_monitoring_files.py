@@ -17,8 +17,9 @@ def test_promtool_finds_nothing_wrong(arguments: tuple[str, ...]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_panel_of_the_dashboard_has_a_place_and_a_query() -> None:
-    panels = [panel for panel in json.loads((MONITORING / "grafana-dashboard.json").read_text())["panels"]
+@pytest.mark.parametrize("name", ["grafana-dashboard.json", "grafana-network.json"])
+def test_every_panel_of_a_dashboard_has_a_place_and_a_query(name: str) -> None:
+    panels = [panel for panel in json.loads((MONITORING / name).read_text())["panels"]
               if panel["type"] != "row"]
     assert len(panels) > 10
     assert all(panel["targets"] and panel["gridPos"]["w"] > 0 for panel in panels)
