@@ -14,7 +14,7 @@ from speedwell.controller.network import models
 from speedwell.controller.policy.network.graph import Link
 from speedwell.controller.rest.fields import DpidInput
 from speedwell.controller.rest.index import VERSION
-from speedwell.controller.rest.roles import READER, SCHEDULER
+from speedwell.controller.rest.roles import DATASERVER, MOUNT, NAMESERVER, READER, SCHEDULER
 from speedwell.controller.rest.routes import route
 from speedwell.controller.topology.state import NetworkState, PortInfo
 
@@ -66,7 +66,9 @@ class NetworkApi:
     def list_hosts(self) -> models.HostList:
         return models.HostList(hosts=self._hosts())
 
-    @route("GET", "/v1/health", summary="Is the controller well?", tag="controller", response=models.Health)
+    # whoever asks one of several controllers looks for the one that leads
+    @route("GET", "/v1/health", summary="Is the controller well?", tag="controller", response=models.Health,
+           roles=(READER, MOUNT, DATASERVER, NAMESERVER, SCHEDULER))
     def health(self) -> models.Health:
         state, settings = self._state, self._state.settings
         connected = sum(switch.connected for switch in state.switches.values())

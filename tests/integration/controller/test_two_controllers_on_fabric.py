@@ -23,7 +23,7 @@ from speedwell.controller.switches.layout import COOKIE_FLOWS
 from speedwell.fs.client.metrics import Metrics
 from speedwell.fs.client.read.steering import Steering
 from speedwell.fs.controller import Controller
-from speedwell.fs.identity.roles import CONTROLLER, SWITCH
+from speedwell.fs.identity.roles import CONTROLLER, MOUNT, SWITCH
 from speedwell.fs.proto.speedwell_pb2 import Replica
 from speedwell.topo.emulation import Emulation
 from speedwell.topo.fabric import spine_leaf
@@ -122,9 +122,9 @@ class Pair:
 
     @contextmanager
     def steering(self) -> Iterator[Callable[[], bool]]:
-        """A client's: whether a controller places its read now. If not, it would read from the nearest replica."""
+        """A mount's: whether a controller places its read now. If not, it would read from the nearest replica."""
         replica = Replica(host=self.fabric.host("r0h0").ip, port=7100, dataserver_id="r0h0")
-        steering = Steering(self.client.url, Metrics(), identity=identities.of_operator(self.directory))
+        steering = Steering(self.client.url, Metrics(), identity=self.directory / identities.FOLDER / MOUNT)
 
         def place() -> bool:
             placed = steering.place(self.fabric.host("r1h0").ip, [next(PORTS)], [replica], 0, 10_000_000, "file")
@@ -161,7 +161,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     directory = tmp_path_factory.mktemp("pair")
     fabric = spine_leaf(leaves=2, spines=2, hosts_per_leaf=2, host_bps=HOST_BPS, oversubscription=1.0)
     addresses = [host_management_address(number) for number, host in enumerate(fabric.hosts) if host.name in MACHINES]
-    identities.prepare(directory, [(CONTROLLER, CONTROLLER), identities.OPERATORS,
+    identities.prepare(directory, [(CONTROLLER, CONTROLLER), (MOUNT, MOUNT), identities.OPERATORS,
                                    *((switch.dpid_hex, SWITCH) for switch in fabric.switches)], addresses[0])
     with Emulation(fabric, directory=directory / "switches", controller=(addresses[0], 6653),
                    standby=(addresses[1], 6653), identities=directory / identities.FOLDER) as emulation, \

@@ -61,7 +61,7 @@ ALLOWED: dict[str, tuple[str, ...] | None] = {
     "GET /v1/events": READ,
     "GET /v1/events/history": READ,
     "GET /v1/flows": READ,
-    "GET /v1/health": READ,
+    "GET /v1/health": (READER, *READS, NAMESERVER, SCHEDULER),
     "GET /v1/hosts": READ,
     "GET /v1/links": READ,
     "GET /v1/metadata/blocks": READ,
@@ -175,6 +175,13 @@ def test_a_role_gets_through_where_the_table_says_so(site: Site, role: str | Non
             assert status != 401 or role is None or "/v1/session" in path
             if method != "GET" and not may and role is not None:
                 assert f"The {role} {role} may not ask for {route}" in answer["detail"]
+
+
+@pytest.mark.parametrize("role", [READER, MOUNT, DATASERVER, NAMESERVER, SCHEDULER])
+def test_a_client_of_several_controllers_may_ask_which_one_leads(site: Site, role: str) -> None:
+    with closing(site.as_role(role)) as connection:
+        status, health = site.ask(connection)
+    assert (status, health["status"], health["converged"]) == (200, "empty", False)
 
 
 def test_a_dataserver_announces_the_metadata_server_of_its_own_host_alone(site: Site) -> None:
