@@ -19,11 +19,6 @@ FAILED = pytest.StashKey[bool]()
 ENDS = pytest.StashKey[float]()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--within", type=float, metavar="SECONDS", help="skip what has not begun by then; finding tests "
-                     "does not count")
-
-
 def pytest_collection_finish(session: pytest.Session) -> None:
     if (seconds := session.config.getoption("--within")) is not None:
         session.config.stash[ENDS] = time.monotonic() + seconds
@@ -36,6 +31,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--within", type=float, metavar="SECONDS", help="Skip what has not begun by then; finding tests "
+                     "does not count.")
     parser.addoption(skips.OPTION, action="store_true", help="A skip that is not in tests/skips.py is a failure.")
     parser.addoption("--seed", type=int, help="Of tests that draw at random; one that fails prints its own.")
     parser.addoption(shares.OPTION, metavar="DIRECTORY", type=Path,
