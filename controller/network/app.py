@@ -11,7 +11,7 @@ from speedwell.controller.network.topology_api import TopologyApi
 from speedwell.controller.rest import RestApplication
 from speedwell.controller.services import Services
 from speedwell.controller.switches.packet_ins import PacketIns
-from speedwell.controller.topology.hosts import SwitchTables
+from speedwell.controller.topology.hosts import TableKeeper
 from speedwell.controller.topology.refusals import RefusalsCollector
 from speedwell.controller.topology.state import NetworkState
 
@@ -25,7 +25,7 @@ class NetworkReport(Application):
         self._add_gauges(self._rest.metrics, services.get(PacketIns))
 
     def start(self) -> None:
-        tables = self.services.get(SwitchTables)
+        tables = self.services.get(TableKeeper)
         self._rest.register(NetworkApi(self._state, self.services.get(Measurements), self.services.get(ReadsInFlight),
                                        self.loops, lambda: tables.is_in_force))
         super().start()

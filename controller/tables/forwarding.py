@@ -39,7 +39,7 @@ from speedwell.controller.topology.events import (
     EventSwitchChanged,
     EventSwitchForgotten,
 )
-from speedwell.controller.topology.hosts import Hosts, SwitchTables
+from speedwell.controller.topology.hosts import Hosts, TableKeeper
 from speedwell.controller.topology.state import HostLocation, NetworkState
 
 
@@ -69,7 +69,7 @@ class Forwarding(Application):
         services.get(Measurements).add_request(StatsRequest(
             "flows", self.state.edge_switches, partial(flow_stats_request, cookie_prefix=COOKIE_FLOWS),
             self._counted))
-        services.provide(SwitchTables, self)
+        services.provide(TableKeeper, self)
 
     def start(self) -> None:
         self._hosts = self.services.get(Hosts)

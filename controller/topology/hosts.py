@@ -14,6 +14,7 @@ from ryu.lib import hub
 
 from speedwell.controller.application import Application
 from speedwell.controller.errors import UnknownHost
+from speedwell.controller.loops import Turns
 from speedwell.controller.services import Services
 from speedwell.controller.switches import openflow
 from speedwell.controller.switches.connection import hand_over
@@ -34,7 +35,7 @@ REPLY_DELAY_SECONDS = 0.8
 """How long an answer waits at most for the switches: Linux asks again after a second."""
 
 
-class SwitchTables(Protocol):
+class TableKeeper(Protocol):
     """What the host application needs of the one that keeps the switches' tables."""
 
     @property
@@ -66,11 +67,12 @@ class Hosts(Application):
         self._moves = HostMoves()
         self._full_at: dict[PortKey, float] = {}
         self._is_asking = False
+        self._turns = Turns()
         self._not_yet: dict[PortKey, dict[str, str]] = defaultdict(dict)
         """Address -> MAC heard at a port that is undetermined yet, or known there before it went down."""
 
     def start(self) -> None:
-        self.tables = self.services.get(SwitchTables)
+        self.tables = self.services.get(TableKeeper)
         super().start()
 
     # --- for others ---
@@ -82,6 +84,9 @@ class Hosts(Application):
         """
         deadline = time.monotonic() + timeout_seconds
         while ip not in self.state.hosts:
+            self._turns.others()        # many may be looked for at once, each at every port
+            if ip in self.state.hosts:
+                break
             left = deadline - time.monotonic()
             if left <= 0 or not self.state.may_be_host(ip):
                 self._awaited.pop(ip, None)
@@ -170,12 +175,12 @@ class Hosts(Application):
     # --- probing ---
 
     def _probe(self, ip: str) -> None:
+        question = _question(ip)
         for dpid in list(self.state.datapaths):
-            self._ask(dpid, self.state.edge_ports(dpid), ip)
+            self._send(dpid, self.state.edge_ports(dpid), question)
 
     def _ask(self, dpid: str, port_numbers: list[int], ip: str) -> bool:
-        question = arp.Packet(arp.REQUEST, arp.CONTROLLER_MAC, arp.NO_ADDRESS, arp.NO_MAC, ip)
-        return self._send(dpid, port_numbers, arp.build(question))
+        return self._send(dpid, port_numbers, _question(ip))
 
     def _look_for(self, ip: str, asker: PortKey, request: arp.Packet | None = None) -> None:
         """Ask for a host that packets of a port are for, unless it was just asked for or the port asks too much."""
@@ -301,3 +306,7 @@ class Hosts(Application):
         self._moves.close(host.ip)
         self.logger.info("host %s left port %d of %s", host.ip, host.port_no, self.state.name_of(host.dpid))
         self.send_event_to_observers(EventHostChanged(host.ip, None, host))
+
+
+def _question(ip: str) -> bytes:
+    return arp.build(arp.Packet(arp.REQUEST, arp.CONTROLLER_MAC, arp.NO_ADDRESS, arp.NO_MAC, ip))

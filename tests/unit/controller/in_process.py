@@ -32,7 +32,7 @@ from speedwell.controller.switches.entries import FlowEntry
 from speedwell.controller.switches.packet_ins import PacketIns
 from speedwell.controller.tables.flow_records import Claim, Claimant, EntryPlacement, FlowRecord, Withdrawal
 from speedwell.controller.tables.forwarding import Forwarding
-from speedwell.controller.topology.hosts import Hosts, SwitchTables
+from speedwell.controller.topology.hosts import Hosts, TableKeeper
 from speedwell.controller.topology.state import HostLocation, NetworkState, PortInfo, PortKind, SwitchInfo
 
 CAPACITY_BPS = 80e6
@@ -134,7 +134,7 @@ class Controller:
         self.tables, self.hosts = TablesInMemory(), HostsInMemory(self.state)
         services = Services(self.state, self.measurements, self.application, PacketIns(loops := Loops()), loops)
         services.provide(Forwarding, self.tables)
-        services.provide(SwitchTables, self.tables)
+        services.provide(TableKeeper, self.tables)
         services.provide(Hosts, self.hosts)
         self.flowserver = Flowserver(services)
         self.reads = self.flowserver.reads

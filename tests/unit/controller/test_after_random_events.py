@@ -29,8 +29,8 @@ FABRICS: list[Fabric] = [
 ]
 EVENTS = 200
 REST_SECONDS = 150
-OURS = ("speedwell.controller.", "speedwell.coflow.")
 """The audit comes round twice."""
+OURS = ("speedwell.controller.", "speedwell.coflow.")
 
 
 class Chaos:

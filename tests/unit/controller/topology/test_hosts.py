@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from ryu.ofproto import ofproto_v1_3, ofproto_v1_3_parser
 
 from speedwell.controller.errors import UnknownHost
-from speedwell.controller.loops import Loops
+from speedwell.controller.loops import TURN_SECONDS, Loops
 from speedwell.controller.services import Services
 from speedwell.controller.switches.layout import Table
 from speedwell.controller.switches.packet_ins import PacketIn, PacketIns
@@ -247,6 +249,25 @@ def test_locate_gives_up_in_time_for_all_who_wait(run: Any) -> None:
 
         waits = [eventlet.spawn(locate) for _ in range(3)]
         assert [wait.wait() for wait in waits] == pytest.approx([0.7] * 3)
+
+    run(scenario)
+
+
+def test_others_have_their_turn_while_many_hosts_are_looked_for_at_once(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        def locate(number: int) -> None:
+            with pytest.raises(UnknownHost):
+                world.app.locate(f"10.0.1.{number}", 0.5)
+
+        world.when_sent = lambda *_: time.sleep(TURN_SECONDS / 4)       # each question goes out of four ports
+        searches = [eventlet.spawn(locate, number) for number in range(20)]
+        sent = [0]
+        for _ in range(20):
+            eventlet.sleep(0)
+            sent.append(len(world.sent))
+        assert max(after - before for before, after in pairwise(sent)) <= 6 < len(world.sent)
+        for search in searches:
+            search.wait()
 
     run(scenario)
 
