@@ -26,13 +26,14 @@ Result = dict[str, Any]
 @dataclass(frozen=True)
 class Choices:
     """What whoever runs an experiment may choose. `seed` is that of the first run; `trace` is a file. `methods` are
-    the names of those that it compares, beside the one that ratios are to; none: all."""
+    the names of those that it compares, beside the one that ratios are to, `places` those of points; none: all."""
 
     quick: bool = False
     seed: int = 1
     policies: tuple[str, ...] = ()
     trace: Path | None = None
     methods: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +71,16 @@ class Experiment(Layout):
         UnknownPolicy."""
         if choices.seed < 0:
             raise InvalidSetting(f"seed: must be a number from 0 up, not {choices.seed}")
-        if unknown := set(choices.methods) - {method.name for method in self.methods}:
-            raise InvalidSetting(f"methods: there is no {min(unknown)!r} here, but "
-                                 + ", ".join(repr(method.name) for method in self.methods))
+        for what, wanted, there in (("methods", choices.methods, self.methods),
+                                    ("points", choices.places, self.points)):
+            if unknown := set(wanted) - {each.name for each in there}:
+                raise InvalidSetting(f"{what}: there is no {min(unknown)!r} here, but "
+                                     + ", ".join(repr(each.name) for each in there))
         methods = [method for method in self.methods if method.name in (*choices.methods, self.base)
                    or not choices.methods]
         added = [self.method_of(policy) for policy in choices.policies] if self.method_of is not None else []
         points = [self.points[index] for index in self.quick_points] if choices.quick else self.points
+        points = [point for point in self.points if point.name in choices.places] or points
         return [self.task(point, method, choices.seed + run, choices) for point in points
                 for run in range(self.quick_runs if choices.quick else self.runs)
                 for method in dict.fromkeys((*methods, *added))]

@@ -52,12 +52,12 @@ def fabric_of(senders: int, host_bps: float) -> Fabric:
                       oversubscription=1.0)
 
 
-def measure(cluster: FabricCluster, senders: int, seconds: float) -> Outcome:
+def measure(cluster: FabricCluster, senders: int, seconds: float, block_bytes: int = BLOCK_BYTES) -> Outcome:
     """Raises OSError if the hosts do not reach each other."""
     fabric = cluster.settings.fabric
     receiver, pinging, *_ = fabric.hosts
     sending = [host for host in fabric.hosts if host.rack != receiver.rack][:senders]
-    incast, ended = _Incast(cluster, receiver, sending), threading.Event()
+    incast, ended = _Incast(cluster, receiver, sending, block_bytes), threading.Event()
     with ThreadPoolExecutor(2 * senders + 2) as pool:
         def on(host: Host, work: Callable[..., Any], *arguments: object) -> Future[Any]:
             def enter_and_work() -> Any:
@@ -87,8 +87,9 @@ def measure(cluster: FabricCluster, senders: int, seconds: float) -> Outcome:
 
 
 class _Incast:
-    def __init__(self, cluster: FabricCluster, receiver: Host, senders: Sequence[Host]) -> None:
+    def __init__(self, cluster: FabricCluster, receiver: Host, senders: Sequence[Host], block_bytes: int) -> None:
         self._senders = senders
+        self._block_bytes = block_bytes
         self._listening = threading.Barrier(len(senders) + 1)
         self.received_bytes = 0
 
@@ -99,7 +100,7 @@ class _Incast:
             connection, _ = listener.accept()
         with connection:
             while connection.recv(1):
-                connection.sendall(bytes(BLOCK_BYTES))
+                connection.sendall(bytes(self._block_bytes))
 
     def ask(self, ended: threading.Event) -> None:
         """A block of each; the next ones when all are there."""
@@ -107,7 +108,7 @@ class _Incast:
         connections = [socket.create_connection((host.ip, FIRST_PORT + number), STALL_SECONDS)
                        for number, host in enumerate(self._senders)]
         while not ended.is_set():
-            left = dict.fromkeys(connections, BLOCK_BYTES)
+            left = dict.fromkeys(connections, self._block_bytes)
             for connection in connections:
                 connection.send(b"x")
             while left:

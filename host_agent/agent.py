@@ -41,8 +41,8 @@ from speedwell.host_agent.uplink import FIRST_QUEUE, Uplink, UplinkCounters, gat
 MAX_GATES = 64
 KEEP_SECONDS = 2.0
 """How long a destination's rule stays when its lease is over: iptables takes milliseconds."""
-LOOK_SECONDS, IDLE_LOOK_SECONDS = 0.02, 0.1
-"""Between two looks at what is queued; and while nothing is, and nobody has turns."""
+LOOK_SECONDS, IDLE_LOOK_SECONDS, GIVE_UP_SECONDS = 0.02, 0.1, 0.005
+"""Between two looks at what is queued; while nothing is, and nobody has turns; and while a slice may be given up."""
 WORTH_A_COUNT = 0.1
 """Of a large flow's least bytes: the kernel walks through all connections of all hosts for each count."""
 SILENCE_SECONDS = 1.0
@@ -209,6 +209,9 @@ class Agent:
 
     @property
     def _look_seconds(self) -> float:
+        now = time.monotonic()
+        if any(door.gate.is_idle(now) for door in self._doors.values()):
+            return GIVE_UP_SECONDS
         is_busy = self._doors or any(each.queued_bytes for each in self._told.values())
         return LOOK_SECONDS if is_busy else IDLE_LOOK_SECONDS
 

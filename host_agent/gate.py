@@ -41,6 +41,11 @@ class Gate:
         """Whether nothing waits, and what comes would have to, as no slice was given for it."""
         return not self._waiting and not self._spans and now < self.free_at
 
+    def is_idle(self, now: float) -> bool:
+        """Whether a slice runs, something was let go in it, and nothing waits any more."""
+        span = self._open_span(now)
+        return not self._waiting and span is not None and span.end < inf and self._used == span.begin
+
     def direct(self, turns: Turns, now: float) -> None:
         """Take what a directive says that arrives now."""
         running = self._open_span(now)

@@ -79,6 +79,8 @@ def _print_list(context: click.Context, option: click.Parameter, wanted: bool) -
               "simulator only.")
 @click.option("--method", "methods", multiple=True, metavar="METHOD",
               help="Only this method, by its name in the table, and the one that ratios are to. May be repeated.")
+@click.option("--point", "places", multiple=True, metavar="POINT", help="Only this point, by its name in the table. "
+              "May be repeated.")
 @click.option("--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
               help="For sinbad experiments and mincof-facebook in the simulator: a coflow-benchmark trace.")
 @policy_path_option
@@ -101,7 +103,7 @@ def _print_list(context: click.Context, option: click.Parameter, wanted: bool) -
 @existing_options
 @click.option("--scheduler", metavar="ADDRESS", help="Run on the workers of this Dask scheduler, not on all cores.")
 def experiment(name: str, simulate: bool, quick: bool, policies: tuple[str, ...],
-               methods: tuple[str, ...], trace: Path | None,
+               methods: tuple[str, ...], places: tuple[str, ...], trace: Path | None,
                seed: int | None, runs: int | None, reads: int | None, coflows: int | None, host_mbps: float | None,
                slowdown: float | None, output: Path | None, against: Path | None, resume: bool, force: bool,
                scheduler: str | None) -> None:
@@ -118,8 +120,8 @@ def experiment(name: str, simulate: bool, quick: bool, policies: tuple[str, ...]
     from speedwell.evaluation.experiment import Choices, named
     from speedwell.sim.errors import SimulationError
 
-    choices, wanted = Choices(quick, policies=policies, trace=trace, methods=methods), Emulation(
-        runs, reads, coflows, host_mbps, slowdown)
+    choices = Choices(quick, policies=policies, trace=trace, methods=methods, places=places)
+    wanted = Emulation(runs, reads, coflows, host_mbps, slowdown)
     try:
         if name == ALL:
             _check_all(choices, wanted, simulate, scheduler)

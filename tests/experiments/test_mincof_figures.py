@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from speedwell.evaluation.commands.experiment import experiment
 from speedwell.evaluation.experiment import Choices
 from speedwell.evaluation.papers import mincof
+from speedwell.sim.errors import InvalidSetting
 
 
 def test_a_quick_figure_leaves_its_results_and_what_was_assumed(tmp_path: Path) -> None:
@@ -27,6 +28,17 @@ def test_a_quick_figure_leaves_its_results_and_what_was_assumed(tmp_path: Path) 
     assert "--resume" in CliRunner().invoke(experiment, arguments).output
     assert CliRunner().invoke(experiment, [*arguments, "--resume"]).exit_code == 0
     assert (tmp_path / "results.jsonl").read_text() == lines
+
+
+def test_single_methods_and_points_are_chosen_by_name_and_others_are_named() -> None:
+    figure = mincof.EXPERIMENTS["mincof-background"]
+    tasks = figure.tasks(Choices(methods=("MinCOF",), places=("50 %", "10 %")))
+
+    assert {(task.point.name, task.method.name) for task in tasks} == {
+        (point, method) for point in ("10 %", "50 %") for method in ("MinCOF", mincof.BASE)}
+    for choices, wrong in ((Choices(methods=("minCOF",)), "minCOF"), (Choices(places=("60 %",)), "60 %")):
+        with pytest.raises(InvalidSetting, match=wrong):
+            figure.tasks(choices)
 
 
 def test_equal_tasks_give_equal_results() -> None:

@@ -108,7 +108,7 @@ class Scheduler:
         self.classes: dict[Flow, FlowClass] = {}
         """That the agent is told each second."""
         self._agent: tuple[str, int] | None = None
-        self._is_stopped = False
+        self._is_stopped = self._is_silent = False
         self._saying = threading.Lock()
         """What is numbered first is sent first."""
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -145,7 +145,14 @@ class Scheduler:
             self.classes |= {each.flow: each for each in flows}
             self._say(self.end.flow_classes(SENDER, tuple(self.classes.values())))
 
+    def fall_silent(self) -> None:
+        """As one that is killed: not a word more."""
+        with self._saying:
+            self._is_silent = True
+
     def _say(self, datagram: bytes) -> None:
+        if self._is_silent:
+            return
         self.sent.append(datagram)
         self.send(datagram)
 

@@ -159,6 +159,23 @@ def test_a_lease_that_nobody_renews_runs_out(tmp_path: Path) -> None:
         assert datagrams.received_at[0] - directed_at >= 2
 
 
+def test_packets_that_wait_when_the_scheduler_dies_go_when_their_lease_of_three_slices_is_over(
+        tmp_path: Path) -> None:
+    slice_microseconds = 200_000
+    with agent_on_host(tmp_path, "--large", "1", slice_microseconds=slice_microseconds) as (hosts, scheduler, agent), \
+            closing(Datagrams(hosts)) as datagrams:
+        hold(hosts, scheduler, 10 * SECONDS)
+        datagrams.send(PACKETS)
+        wait_until(lambda: hosts.waiting_packets() == PACKETS, DEADLINE_SECONDS, agent.log.read_text)
+        scheduler.direct(Turns(RECEIVER, 3 * slice_microseconds))
+        scheduler.fall_silent()
+        died_at = time.monotonic()
+        all_arrive(datagrams, PACKETS)
+        assert 0.5 < datagrams.received_at[0] - died_at < EARLY_SECONDS
+        datagrams.send(10)
+        all_arrive(datagrams, PACKETS + 10)
+
+
 def test_small_flows_and_other_destinations_pass(tmp_path: Path) -> None:
     with agent_on_host(tmp_path) as (hosts, scheduler, agent), closing(Datagrams(hosts)) as datagrams:
         hold(hosts, scheduler, 10 * SECONDS)

@@ -14,8 +14,8 @@ import pytest
 import speedwell.host_agent.agent
 from speedwell.coflow.report import Flow
 from speedwell.coflow.settings import SchedulerAddress
-from speedwell.host_agent.agent import IDLE_LOOK_SECONDS, LOOK_SECONDS, Agent
-from speedwell.host_agent.channel import MAX_BACKLOGS, BacklogReport, Registration, Turns, agent_key
+from speedwell.host_agent.agent import GIVE_UP_SECONDS, IDLE_LOOK_SECONDS, LOOK_SECONDS, Agent
+from speedwell.host_agent.channel import MAX_BACKLOGS, BacklogReport, Registration, Slice, Turns, agent_key
 from speedwell.host_agent.connections import Connection
 from speedwell.host_agent.errors import KernelRefused
 from speedwell.host_agent.packet_queues import Packet
@@ -141,6 +141,16 @@ def test_while_nothing_is_queued_and_nobody_has_turns_the_agent_looks_seldom(
     agent._direct(HELD, now)
     agent._beaten_at = now
     assert looks_again_after(0) == pytest.approx(LOOK_SECONDS)
+
+
+def test_an_agent_whose_slice_is_idle_looks_soon_whether_it_can_give_it_up(agent: Agent, kernel: Kernel) -> None:
+    now = time.monotonic()
+    agent._direct(Turns(THERE, 30_000_000, (Slice(0, 10_000_000),)), now)
+    agent._beaten_at = agent._looked_at = now
+    assert agent._look_seconds == LOOK_SECONDS
+    kernel.arrive(Packet(max(kernel.bound), 1, 1000))
+    agent._turn(now)
+    assert not kernel.waiting and agent._look_seconds == GIVE_UP_SECONDS
 
 
 def test_a_packet_that_has_to_wait_where_no_slice_was_given_is_told_at_once_and_one_that_is_free_is_not(

@@ -42,6 +42,17 @@ def test_a_slice_opens_and_closes() -> None:
     assert gate.release(0.1) == 5
 
 
+def test_a_slice_in_which_all_has_gone_is_idle_and_none_that_has_not_been_used_or_has_somebody_waiting() -> None:
+    gate = gate_with(Slice(10_000, 10_000))
+    assert not gate.is_idle(0.009) and not gate.is_idle(0.01)
+    assert gate.release(0.01) == 3
+    assert gate.is_idle(0.012) and not gate.is_idle(0.02)
+    gate.arrive(4, 1000)
+    assert not gate.is_idle(0.012)
+    assert not gate_with(Slice(10_000, 10_000), packets=0).is_idle(0.01)
+    assert not gate_with(lease=0).is_idle(0.01)
+
+
 def test_no_more_goes_than_the_uplink_carries_before_the_slice_ends() -> None:
     gate = gate_with(Slice(0, 10_500), packets=20)
     assert gate.release(0.0) == 6, "five milliseconds ahead"
