@@ -159,11 +159,11 @@ def test_a_lease_that_nobody_renews_runs_out(tmp_path: Path) -> None:
         assert datagrams.received_at[0] - directed_at >= 2
 
 
-def test_packets_that_wait_when_the_scheduler_dies_go_when_their_lease_of_three_slices_is_over(
+def test_packets_that_wait_when_the_scheduler_dies_go_when_their_lease_is_over(
         tmp_path: Path) -> None:
     slice_microseconds = 200_000
-    with agent_on_host(tmp_path, "--large", "1", slice_microseconds=slice_microseconds) as (hosts, scheduler, agent), \
-            closing(Datagrams(hosts)) as datagrams:
+    with agent_on_host(tmp_path, "--large", "1", slice_microseconds=slice_microseconds) as (
+            hosts, scheduler, agent), closing(Datagrams(hosts)) as datagrams:
         hold(hosts, scheduler, 10 * SECONDS)
         datagrams.send(PACKETS)
         wait_until(lambda: hosts.waiting_packets() == PACKETS, DEADLINE_SECONDS, agent.log.read_text)
