@@ -66,6 +66,8 @@ SECURE_CONTROLLER_URL = f"https://{REST}"
 NAMESERVER = f"{MACHINE}:{NAMESERVER_PORT}"
 
 Progress = Callable[[str], None]
+RATES_AT_HOSTS = "varys"
+"""The coflow policy whose rates are the hosts' to keep."""
 
 
 class FabricCluster:
@@ -249,7 +251,9 @@ class FabricCluster:
         if policy is None:
             return []
         queues = "priorities" if self._ranks_flows else "mincof"
+        keeps = self.settings.host_agents is not None and policy == RATES_AT_HOSTS
         return ["--queues", queues, "--coflow-policy", policy, "--coflow-host", MACHINE,
+                *(["--coflow-rates", "hosts"] if keeps else []),
                 "--coflow-key-file", str(host_agents.key_file(self._coflow_keys))]
 
     def environment(self, host: str = host_agents.ALL) -> dict[str, str]:

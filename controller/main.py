@@ -60,6 +60,8 @@ THREAD_TURN_SECONDS = 0.0005
 @click.option("--placement-measurements", metavar="SOURCE",
               help="Who measures links for placements: switches (default) or heartbeats of the hosts.")
 @click.option("--coflow-policy", cls=PolicyOption, metavar="POLICY", help="{coflow}.")
+@click.option("--coflow-rates", metavar="WHO",
+              help="Who holds flows to the policy's rates: meters (default) of switches, or hosts by their agents.")
 @click.option("--queues", metavar="SLICES",
               help="Into which queues ports between switches are sliced: none (default), mincof or priorities.")
 @policy_path_option

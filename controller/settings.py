@@ -198,7 +198,7 @@ class Settings(BaseModel):
         return measurements
 
     coflow_rates: Literal["meters", "hosts"] = "meters"
-    """Who holds flows to their rates. `hosts`: no meters; the hosts do, and learn them from `/v1/coflows`."""
+    """Who holds flows to their rates. `hosts`: no meters; host agents do, or whoever asks `/v1/coflows`."""
     max_meters: Annotated[int, Field(ge=0, le=1 << 24)] = 1 << 16
     """How many meters the controller may use at a switch; flows beyond go without."""
     meter_min_burst_bytes: Annotated[int, Field(ge=1, le=1 << 30)] = 64 << 10

@@ -42,7 +42,8 @@ MAX_GATES = 64
 KEEP_SECONDS = 2.0
 """How long a destination's rule stays when its lease is over: iptables takes milliseconds."""
 LOOK_SECONDS, IDLE_LOOK_SECONDS, GIVE_UP_SECONDS = 0.02, 0.1, 0.005
-"""Between two looks at what is queued; while nothing is, and nobody has turns; and while a slice may be given up."""
+"""Between two looks at what is queued, half a slice if that is longer; while nothing is, and nobody has turns; and
+while a slice may be given up."""
 WORTH_A_COUNT = 0.1
 """Of a large flow's least bytes: the kernel walks through all connections of all hosts for each count."""
 SILENCE_SECONDS = 1.0
@@ -190,7 +191,7 @@ class Agent:
         self._release(now)
         if self._classes.socket in readable:
             self.counts["marks"] += self._classes.hear()
-        if now - self._looked_at >= self._look_seconds:
+        if now >= self._look_due(now):
             self._looked_at = now
             self._look(now)
             self._tidy(now)
@@ -201,19 +202,21 @@ class Agent:
         return now
 
     def _due(self, now: float) -> float:
-        due = self._looked_at + self._look_seconds
+        due = self._look_due(now)
         if self._doors:
             due = min(due, self._beaten_at + self._beat_seconds,
                       *(door.gate.next_change(now) for door in self._doors.values()))
         return due
 
+    def _look_due(self, now: float) -> float:
+        idle_from = min((door.gate.idle_from(now) for door in self._doors.values()), default=inf)
+        return min(self._looked_at + self._look_seconds, max(self._looked_at + GIVE_UP_SECONDS, idle_from))
+
     @property
     def _look_seconds(self) -> float:
-        now = time.monotonic()
-        if any(door.gate.is_idle(now) for door in self._doors.values()):
-            return GIVE_UP_SECONDS
         is_busy = self._doors or any(each.queued_bytes for each in self._told.values())
-        return LOOK_SECONDS if is_busy else IDLE_LOOK_SECONDS
+        busy_seconds = min(max(LOOK_SECONDS, self._slice_seconds / 2), SILENCE_SECONDS / SIGNS)
+        return busy_seconds if is_busy else IDLE_LOOK_SECONDS
 
     @property
     def _slice_seconds(self) -> float:

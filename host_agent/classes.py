@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from math import inf
+from queue import Empty, SimpleQueue
 
 from speedwell.coflow.report import TCP, Flow
 from speedwell.host_agent import netlink
@@ -26,6 +28,7 @@ class Classes:
         """With when the lease ends."""
         self._missing: set[Flow] = set()
         """Those of them that have no connection."""
+        self._to_pace: SimpleQueue[tuple[Flow, int]] = SimpleQueue()
         self._paces: dict[Flow, int] = {}
         """Bits a second, of connections that are limited; the worker's."""
         self._due = inf
@@ -37,8 +40,10 @@ class Classes:
         until, count = now + CLASS_LEASE_SECONDS, 0
         self._beginnings.want(True)     # before we look: what begins meanwhile is not missed
         for each in classes:
+            before, _ = self._told.get(each.flow, (None, 0.0))
             self._told[each.flow] = each, until
-            count += self._set(each)
+            if each != before or each.flow in self._missing:
+                count += self._set(each)
         self._due = min(self._due, until)
         self._beginnings.want(bool(self._missing))
         return count
@@ -66,15 +71,24 @@ class Classes:
         else:
             self._missing.add(wanted.flow)
         if is_there and wanted.flow.protocol == TCP and self._paces.get(wanted.flow, 0) != wanted.pacing_bps:
-            self._worker.submit(self._pace, wanted.flow, wanted.pacing_bps).add_done_callback(self._paced)
+            self._to_pace.put((wanted.flow, wanted.pacing_bps))
+            self._worker.submit(self._pace).add_done_callback(self._paced)
         return is_there
 
-    def _pace(self, flow: Flow, rate_bps: int) -> int:
+    def _pace(self) -> int:
+        """All that are to be paced by now, in one walk through the processes."""
+        wanted: dict[Flow, int] = {}
+        with suppress(Empty):
+            while True:
+                flow, rate_bps = self._to_pace.get_nowait()
+                wanted[flow] = rate_bps
+        if not wanted:
+            return 0
         with netlink.connect(NETLINK_SOCK_DIAG) as diagnostics:
             diagnostics.settimeout(1.0)
             inodes = {each.flow: each.inode for each in connections(diagnostics)}
-        is_paced = flow in inodes and pace(inodes[flow], rate_bps)
-        self._paces = {each: rate for each, rate in self._paces.items() if each in inodes and each != flow}
-        if is_paced and rate_bps:
-            self._paces[flow] = rate_bps
-        return int(is_paced)
+        paced = pace({inodes[flow]: rate_bps for flow, rate_bps in wanted.items() if flow in inodes})
+        is_paced = {flow: rate_bps for flow, rate_bps in wanted.items() if inodes.get(flow) in paced}
+        self._paces = {flow: rate_bps for flow, rate_bps in (self._paces | is_paced).items()
+                       if rate_bps and flow in inodes and (flow in is_paced or flow not in wanted)}
+        return len(is_paced)

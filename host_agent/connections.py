@@ -6,7 +6,7 @@ import ctypes
 import os
 import socket
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,23 +120,27 @@ class Senders:
             del self._sums[destination]
 
 
-def pace(inode: int, rate_bps: int) -> bool:
-    """Limit what the socket with this inode sends, whosever it is, to `rate_bps`; 0: no longer. False: nobody has it
+def pace(rates_bps: Mapping[int, int]) -> set[int]:
+    """Limit what sockets send, by their inodes and whosever they are; 0: no longer. Returns those that somebody has
     open. TCP keeps to it by itself, whatever the qdisc."""
-    for pid, descriptor in _holders(f"socket:[{inode}]"):
+    left = {f"socket:[{inode}]": inode for inode in rates_bps}
+    for pid, descriptor, name in _holders(left):
         with suppress(OSError), socket.socket(fileno=_copy_of(pid, descriptor)) as copy:
+            rate_bps = rates_bps[left[name]]
             copy.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, struct.pack("=Q", rate_bps // 8 or UNPACED))
-            return True
-    return False
+            del left[name]
+            if not left:
+                break
+    return rates_bps.keys() - left.values()
 
 
-def _holders(name: str) -> Iterator[tuple[int, int]]:
+def _holders(names: Collection[str]) -> Iterator[tuple[int, int, str]]:
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             for link in (process / "fd").iterdir():
                 with suppress(OSError):
-                    if str(link.readlink()) == name:
-                        yield int(process.name), int(link.name)
+                    if (name := str(link.readlink())) in names:
+                        yield int(process.name), int(link.name), name
 
 
 def _copy_of(pid: int, descriptor: int) -> int:

@@ -8,7 +8,7 @@ from math import inf
 
 from speedwell.host_agent.channel import Turns
 
-AHEAD_SECONDS = 0.005
+AHEAD_SECONDS, IDLE_SECONDS = 0.005, 0.003
 """As much as so long carries is let go at once: the uplink's own queue spreads it, and we are woken less."""
 
 
@@ -41,10 +41,12 @@ class Gate:
         """Whether nothing waits, and what comes would have to, as no slice was given for it."""
         return not self._waiting and not self._spans and now < self.free_at
 
-    def is_idle(self, now: float) -> bool:
-        """Whether a slice runs, something was let go in it, and nothing waits any more."""
+    def idle_from(self, now: float) -> float:
+        """When the slice that runs has carried nothing for IDLE_SECONDS after what was let go in it; inf: it is not
+        known to be idle, or no slice runs."""
         span = self._open_span(now)
-        return not self._waiting and span is not None and span.end < inf and self._used == span.begin
+        is_used = span is not None and span.end < inf and self._used == span.begin
+        return self._sent_until + IDLE_SECONDS if is_used and not self._waiting else inf
 
     def direct(self, turns: Turns, now: float) -> None:
         """Take what a directive says that arrives now."""

@@ -102,6 +102,7 @@ class Coflows(Application):
             lambda network: make_scheduler(settings.coflow_policy, network, settings.coflow_threshold_bytes),
             self._state.network, self._enforced)
         self._decision_seconds = 0.0
+        self._paces_bps: dict[FiveTuple, int] = {}
         rest = services.get(RestApplication)
         self.metrics = CoflowMetrics(rest.metrics)
         self.metrics.live.set_function(lambda: len(self.book))
@@ -240,9 +241,10 @@ class Coflows(Application):
         self.book.planned(plan)
         if plan.assignments is not None:
             self.forwarding.records.ranks = plan.ranks
-        self.forwarding.records.prioritize({
+        self.forwarding.records.order_hosts({
             flow: min(assignment.priority, PRIORITIES - 1)
-            for flow, assignment in self.book.enforced.items() if assignment.priority is not None})
+            for flow, assignment in self.book.enforced.items() if assignment.priority is not None},
+            {flow: rate_bps for flow, rate_bps in self._paces_bps.items() if self.book.flow(flow) is not None})
         self._away -= returned
         if plan.assignments is not None or updates.ended:
             self._schedule_changed.set()
@@ -253,7 +255,15 @@ class Coflows(Application):
         plan = self.planner.plan(updates, now)
         if plan.assignments is not None:
             self._decision_seconds = time.thread_time() - began
+            self._paces_bps = self._kept_by_hosts(plan.assignments)
         return plan
+
+    def _kept_by_hosts(self, assignments: Assignments) -> dict[FiveTuple, int]:
+        settings = self._state.settings
+        if settings.coflow_rates != "hosts":
+            return {}
+        told = with_minimum_rates(assignments, self.planner.network, settings.meter_min_rate_bps)
+        return {flow: math.ceil(each.rate_bps) for flow, each in told.items() if each.rate_bps is not None}
 
     def _enforced(self, assignments: Assignments, network: Network) -> dict[FiveTuple, Assignment]:
         settings = self._state.settings

@@ -57,6 +57,11 @@ class CoflowPlanner:
         self._source = network
         self.start_over()
 
+    @property
+    def network(self) -> Network:
+        """The planner's own, as the last plan has it."""
+        return self._network
+
     def start_over(self) -> None:
         """With a scheduler that has been told nothing."""
         self._network = self._source.copy()

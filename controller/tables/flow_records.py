@@ -172,7 +172,9 @@ class FlowRecords:
         """By source and destination of scheduled flows, which come first; who holds flows back goes by it."""
         self.priorities: Mapping[FiveTuple, int] = {}
         """Of flows that a policy ranks, 0 first. Hosts queue by it."""
-        self.priorities_watchers: list[Callable[[Mapping[FiveTuple, int]], None]] = []
+        self.paces_bps: Mapping[FiveTuple, int] = {}
+        """Of flows whose rates hosts keep."""
+        self.host_orders_watchers: list[Callable[[Mapping[FiveTuple, int], Mapping[FiveTuple, int]], None]] = []
         # A restarted controller must not take an entry of its former life for one of its own.
         self._cookies = itertools.count(secrets.randbits(16) << 32)
 
@@ -196,12 +198,12 @@ class FlowRecords:
 
     # --- changes ---
 
-    def prioritize(self, priorities: Mapping[FiveTuple, int]) -> None:
-        """Have flows these priorities from now on; whoever watches is told of a change."""
-        if priorities != self.priorities:
-            self.priorities = priorities
-            for changed in self.priorities_watchers:
-                changed(priorities)
+    def order_hosts(self, priorities: Mapping[FiveTuple, int], paces_bps: Mapping[FiveTuple, int]) -> None:
+        """Have flows these priorities and paces from now on; whoever watches is told of a change."""
+        if (priorities, paces_bps) != (self.priorities, self.paces_bps):
+            self.priorities, self.paces_bps = priorities, paces_bps
+            for changed in self.host_orders_watchers:
+                changed(priorities, paces_bps)
 
     def open(self, five_tuple: FiveTuple) -> FlowRecord:
         """The record of a flow, made if there is none."""

@@ -81,7 +81,7 @@ class Timeslices(Application):
 
     def start(self) -> None:
         self._forwarding = self.services.get(Forwarding)
-        self._forwarding.records.priorities_watchers.append(self._classes.tell)
+        self._forwarding.records.host_orders_watchers.append(self._classes.tell)
         self._ways = ExplicitPaths(self._forwarding.planner)
         super().start()
         self.loops.run("pinned pairs", self._let_go, every_seconds=KEEP_SECONDS / 10, patience_seconds=KEEP_SECONDS)

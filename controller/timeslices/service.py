@@ -45,7 +45,7 @@ class TurnService:
         self.keeper = keeper
         self.watch = watch = NetworkWatch(controller)
         self._classes = ClassWatch(controller, self._wake_up)
-        self._priorities: dict[Flow, int] = {}
+        self._told_classes: dict[Flow, FlowClass] = {}
         self._classes_due = 0.0
         self._network, self._paths = watch.network, watch.paths
         self._first = first
@@ -149,20 +149,20 @@ class TurnService:
     def _tell_classes(self, now: float) -> None:
         """At once what is new, with the last class for flows that are ranked no more; and all of it again each
         second, as datagrams get lost and agents begin anew."""
-        before, priorities = self._priorities, self._classes.priorities
+        before, classes = self._told_classes, self._classes.classes
         is_due = now >= self._classes_due
-        if priorities is before and not is_due:
+        if classes is before and not is_due:
             return
-        self._priorities = priorities
-        told = dict.fromkeys(before.keys() - priorities.keys(), PRIORITIES - 1) | priorities
+        self._told_classes = classes
+        told = {flow: FlowClass(flow, PRIORITIES - 1) for flow in before.keys() - classes.keys()} | classes
         if is_due:
             self._classes_due = now + TELL_SECONDS
         else:
-            told = {flow: priority for flow, priority in told.items() if before.get(flow) != priority}
+            told = {flow: each for flow, each in told.items() if before.get(flow) != each}
         of_agent: defaultdict[str, list[FlowClass]] = defaultdict(list)
-        for flow, priority in told.items():
+        for flow, each in told.items():
             if flow.source in self._places:
-                of_agent[flow.source].append(FlowClass(flow, priority))
+                of_agent[flow.source].append(each)
         for agent, flows in of_agent.items():
             for first in range(0, len(flows), MAX_FLOWS):
                 with suppress(InvalidDatagram):     # it registers anew: then all of it is told again

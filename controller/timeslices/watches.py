@@ -18,7 +18,7 @@ from speedwell.controller.policy.network.graph import Network, Path
 from speedwell.controller.policy.timeslices.timeslice_policy import Pair
 from speedwell.controller.validation import reason
 from speedwell.fs.controller import Controller
-from speedwell.host_agent.channel import MAX_BPS, PRIORITIES
+from speedwell.host_agent.channel import MAX_BPS, PRIORITIES, FlowClass
 
 LOOK_SECONDS, ORDER_SECONDS, LEAST_SECONDS = 1.0, 0.25, 0.05
 """Between two looks at the controller's network, where new pairs cannot wait so long, and between any two questions
@@ -62,6 +62,7 @@ class _Class(BaseModel):
     source_port: int
     destination_port: int
     priority: int = Field(ge=0, lt=PRIORITIES)
+    pacing_bps: int = Field(default=0, ge=0, le=MAX_BPS)
 
 
 class _Classes(BaseModel):
@@ -111,7 +112,7 @@ class ClassWatch(threading.Thread):
         self._questions = _Questions(controller, ANSWER_SECONDS + CLASSES_SECONDS)
         self._has_news = has_news
         self._problem = ""
-        self.priorities: dict[Flow, int] = {}
+        self.classes: dict[Flow, FlowClass] = {}
         """Another object whenever it has changed."""
 
     def run(self) -> None:
@@ -122,8 +123,9 @@ class ClassWatch(threading.Thread):
                 said = self._questions.ask(f"/v1/timeslices/classes{after}", _Classes)
                 if said.revision != revision:
                     revision = said.revision
-                    self.priorities = {Flow(each.source, each.destination, each.source_port, each.destination_port,
-                                            each.protocol): each.priority for each in said.flows}
+                    flows = ((Flow(each.source, each.destination, each.source_port, each.destination_port,
+                                   each.protocol), each) for each in said.flows)
+                    self.classes = {flow: FlowClass(flow, each.priority, each.pacing_bps) for flow, each in flows}
                     self._has_news()
                 else:       # a controller for which too many wait answers at once
                     time.sleep(LEAST_SECONDS)

@@ -138,7 +138,8 @@ def _host_agents(settings: ReplaySettings, emulation: Emulation) -> list[Command
     """They queue flows by class; nobody waits for a turn."""
     directory, fabric = settings.directory, settings.fabric
     host_agents.make_keys(directory / host_agents.KEYS, fabric, agent_key)
-    return [host_agents.scheduler(directory, fabric, MACHINE, CONTROLLER_URL, "--no-turns", "--insecure=fabric"),
+    return [host_agents.scheduler(directory, fabric, MACHINE, CONTROLLER_URL, "--no-turns", "--slice-ms", "1000",
+                                  "--insecure=fabric"),
             *(host_agents.agent(directory, host.name, host.ip, MACHINE,
                                 in_namespace(emulation.host_pid(host.name), ())) for host in fabric.hosts)]
 

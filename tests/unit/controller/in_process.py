@@ -47,9 +47,10 @@ class RecordsInMemory(dict[FiveTuple, FlowRecord]):
     def __init__(self) -> None:
         super().__init__()
         self.priorities: Mapping[FiveTuple, int] = {}
+        self.paces_bps: Mapping[FiveTuple, int] = {}
 
-    def prioritize(self, priorities: Mapping[FiveTuple, int]) -> None:
-        self.priorities = priorities
+    def order_hosts(self, priorities: Mapping[FiveTuple, int], paces_bps: Mapping[FiveTuple, int]) -> None:
+        self.priorities, self.paces_bps = priorities, paces_bps
 
     def claim_of(self, five_tuple: FiveTuple, claimant: Claimant) -> Claim | None:
         return self[five_tuple].claims.get(claimant) if five_tuple in self else None

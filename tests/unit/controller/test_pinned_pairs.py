@@ -159,14 +159,17 @@ def test_ranked_flows_are_told_with_a_revision_that_changes_with_them(simulated)
         began = clock()
         waiting = [eventlet.spawn(pins.app._classes.classes, after=told.revision, wait_seconds=5.0) for _ in range(2)]
         eventlet.sleep(1)
-        pins.world.app.records.prioritize({pins.world.flow: 3})
+        pins.world.app.records.order_hosts({pins.world.flow: 3}, {})
         later, same = [each.wait() for each in waiting]
         assert clock() - began == pytest.approx(1.0) and later == same        # told at once, by the simulated clock
-        pins.world.app.records.prioritize({pins.world.flow: 3})
+        pins.world.app.records.order_hosts({pins.world.flow: 3}, {})
         unchanged = pins.app._classes.classes(after=later.revision, wait_seconds=5.0)
         assert unchanged == later and clock() - began == pytest.approx(6.0)
         [flow] = later.flows
         assert later.revision != told.revision and flow.priority == 3
         assert (flow.source, flow.destination_port) == (pins.world.flow.source, pins.world.flow.destination_port)
+        pins.world.app.records.order_hosts({}, {pins.world.flow: 10**6})
+        [flow] = pins.app._classes.classes().flows
+        assert (flow.priority, flow.pacing_bps) == (7, 10**6)
 
     simulated(scenario)

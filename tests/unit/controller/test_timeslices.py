@@ -448,7 +448,7 @@ class Remote:
         self.channel.connect(service.address)
         self.channel.settimeout(0.05)
         self.now_or_later: Counter[bool] = Counter()
-        self.priorities: dict[Flow, int] = {}
+        self.orders: dict[Flow, tuple[int, int]] = {}
         self.channel.send(self.end.register(agent.encode().ljust(16)))
 
     def turn(self) -> None:
@@ -459,7 +459,7 @@ class Remote:
         except TimeoutError:
             return
         if isinstance(message, FlowClasses):
-            self.priorities |= {each.flow: each.priority for each in message.flows}
+            self.orders |= {each.flow: (each.priority, each.pacing_bps) for each in message.flows}
         for turns in message.turns if isinstance(message, Directive) else ():
             self.now_or_later[not turns.slices or turns.slices[0].start_microseconds > 0] += 1
 
@@ -565,17 +565,17 @@ def test_agents_are_told_the_classes_of_their_hosts_flows_and_their_end() -> Non
     running.start()
     remote, flow = Remote(A, service), Flow(A, D, 1, 2)
 
-    def is_told(priorities: dict[Flow, int]) -> bool:
+    def is_told(orders: dict[Flow, tuple[int, int]]) -> bool:
         remote.turn()
-        return remote.priorities == priorities
+        return remote.orders == orders
 
     try:
         controller.classes = tuple({
-            "source": source, "destination": D, "protocol": 6, "source_port": 1, "destination_port": 2, "priority": 2}
-            for source in (A, B))
-        wait_until(lambda: is_told({flow: 2}), 30, "it is not told its host's class")
+            "source": source, "destination": D, "protocol": 6, "source_port": 1, "destination_port": 2, "priority": 2,
+            "pacing_bps": 5 * 10**6} for source in (A, B))
+        wait_until(lambda: is_told({flow: (2, 5 * 10**6)}), 30, "it is not told its host's class and pace")
         controller.classes = ()
-        wait_until(lambda: is_told({flow: 7}), 30, "it is not told that the flow is ranked no more")
+        wait_until(lambda: is_told({flow: (7, 0)}), 30, "it is not told that the flow is ranked no more")
     finally:
         service.stop()
         running.join(10)

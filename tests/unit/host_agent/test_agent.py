@@ -137,20 +137,24 @@ def test_while_nothing_is_queued_and_nobody_has_turns_the_agent_looks_seldom(
     assert looks_again_after(0) == pytest.approx(IDLE_LOOK_SECONDS)
     assert looks_again_after(1) == pytest.approx(LOOK_SECONDS)
     assert looks_again_after(0) == pytest.approx(IDLE_LOOK_SECONDS)
-    agent._end.slice_microseconds = 10**6
+    agent._end.slice_microseconds = 30_000
     agent._direct(HELD, now)
     agent._beaten_at = now
     assert looks_again_after(0) == pytest.approx(LOOK_SECONDS)
+    agent._end.slice_microseconds = 100_000
+    assert looks_again_after(0) == pytest.approx(0.05)
 
 
 def test_an_agent_whose_slice_is_idle_looks_soon_whether_it_can_give_it_up(agent: Agent, kernel: Kernel) -> None:
     now = time.monotonic()
     agent._direct(Turns(THERE, 30_000_000, (Slice(0, 10_000_000),)), now)
     agent._beaten_at = agent._looked_at = now
-    assert agent._look_seconds == LOOK_SECONDS
+    assert agent._look_due(now) == pytest.approx(now + LOOK_SECONDS)
     kernel.arrive(Packet(max(kernel.bound), 1, 1000))
     agent._turn(now)
-    assert not kernel.waiting and agent._look_seconds == GIVE_UP_SECONDS
+    assert not kernel.waiting
+    agent._looked_at = time.monotonic()
+    assert agent._look_due(agent._looked_at) == pytest.approx(agent._looked_at + GIVE_UP_SECONDS, abs=0.002)
 
 
 def test_a_packet_that_has_to_wait_where_no_slice_was_given_is_told_at_once_and_one_that_is_free_is_not(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from math import inf
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from speedwell.host_agent.channel import Slice, Turns
-from speedwell.host_agent.gate import Gate
+from speedwell.host_agent.gate import IDLE_SECONDS, Gate
 
 THERE = "10.0.1.1"
 UPLINK_BPS = 8_000_000
@@ -44,13 +45,13 @@ def test_a_slice_opens_and_closes() -> None:
 
 def test_a_slice_in_which_all_has_gone_is_idle_and_none_that_has_not_been_used_or_has_somebody_waiting() -> None:
     gate = gate_with(Slice(10_000, 10_000))
-    assert not gate.is_idle(0.009) and not gate.is_idle(0.01)
+    assert gate.idle_from(0.009) == inf and gate.idle_from(0.01) == inf
     assert gate.release(0.01) == 3
-    assert gate.is_idle(0.012) and not gate.is_idle(0.02)
+    assert gate.idle_from(0.012) == pytest.approx(0.013 + IDLE_SECONDS) and gate.idle_from(0.02) == inf
     gate.arrive(4, 1000)
-    assert not gate.is_idle(0.012)
-    assert not gate_with(Slice(10_000, 10_000), packets=0).is_idle(0.01)
-    assert not gate_with(lease=0).is_idle(0.01)
+    assert gate.idle_from(0.012) == inf
+    assert gate_with(Slice(10_000, 10_000), packets=0).idle_from(0.01) == inf
+    assert gate_with(lease=0).idle_from(0.01) == inf
 
 
 def test_no_more_goes_than_the_uplink_carries_before_the_slice_ends() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -351,6 +352,7 @@ def test_rates_that_hosts_keep_make_no_meters(run: Any) -> None:
         assert entry.meter_id is None and site.meters == []
         (assignment,) = site.coflows.book.schedule.values()
         assert assignment.rate_bps, "it is told"
+        assert list(site.coflows.forwarding.records.paces_bps.values()) == [math.ceil(assignment.rate_bps)]
         site.coflows.planner.scheduler = Ranking(site.state.network)
         site.coflows.book.start_over()
         site.keep_reporting(1, 19 * MB)
