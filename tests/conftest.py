@@ -56,7 +56,10 @@ def pytest_sessionstart() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _logs(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> None:
-    pytestconfig.stash[LOGS] = Logs(tmp_path_factory.getbasetemp())
+    """Also of fabrics that name no directory, as those of the demonstration and of transcripts."""
+    from speedwell.cluster.fabric_settings import DIRECTORY  # takes a second
+
+    pytestconfig.stash[LOGS] = Logs(tmp_path_factory.getbasetemp(), DIRECTORY / "logs")
 
 
 @pytest.fixture(name="seed")
