@@ -65,6 +65,8 @@ ALLOWED: dict[str, tuple[str, ...] | None] = {
     "GET /v1/hosts": READ,
     "GET /v1/links": READ,
     "GET /v1/metadata/blocks": READ,
+    "GET /v1/metadata/owners": READ,
+    "PUT /v1/metadata/owners": (NAMESERVER,),
     "GET /v1/metadata/servers": READ,
     "POST /v1/metadata/servers": (DATASERVER,),
     "DELETE /v1/metadata/servers/{host}": NOBODY_ELSE,
