@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -111,7 +112,8 @@ class Disturbance:
         """A connection to each nameserver, and the blocks that it owns."""
         for each in self._installation.nameservers:
             calls = Calls(each.address, 60)
-            calls.call("Statistics", pb.StatisticsRequest(), 5.0)       # else the next call would do so
+            with suppress(NotLeader):       # which has just joined
+                calls.call("Statistics", pb.StatisticsRequest(), 5.0)       # else the next call would do so
             reply = calls.call("Owners", pb.OwnersRequest(), 5.0)
             yield each, calls, {block for run in reply.owners if run.address == each.address
                                 for block in range(run.first, run.last + 1)}
