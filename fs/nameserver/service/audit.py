@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import lru_cache
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -38,7 +39,7 @@ FILES = 8
 
 PAUSE_SECONDS = 0.1
 NOTES_AT_ONCE = 256
-_JSON = json.JSONEncoder(ensure_ascii=False)
+_quoted = json.JSONEncoder(ensure_ascii=False).encode
 _SHOWN = ("path", "source", "destination", "inode", "uid", "gid", "mode", "size", "dataserver_id", "max_bytes",
           "max_files", "keep_ns")
 
@@ -113,17 +114,17 @@ class Audit:
         elif self._lost:
             with self._counting:
                 lost, self._lost = self._lost, 0
-            self._emit([{"time": _time(time.time()), "lost": lost}])
+            self._emit([f'{{"time": "{_time(time.time())}", "lost": {lost}}}'])
 
     def _count_lost(self, count: int) -> None:
         with self._counting:
             self._lost += count
         self.lost.inc(count)
 
-    def _emit(self, lines: Iterable[dict[str, Any]]) -> bool:
+    def _emit(self, lines: Iterable[str]) -> bool:
         """Whether they are written."""
         self._file.failed = False
-        self._file.emit(logging.makeLogRecord({"msg": "\n".join(map(_JSON.encode, lines))}))
+        self._file.emit(logging.makeLogRecord({"msg": "\n".join(lines)}))
         return not self._file.failed
 
 
@@ -138,22 +139,23 @@ class _PrivateFile(RotatingFileHandler):
         self.failed = True
 
 
-def _line(note: Note) -> dict[str, Any]:
-    line: dict[str, Any] = {"time": _time(note.at), "who": note.who, "from": note.source, "what": note.method[:60],
-                            "result": note.result}
-    return line | _named(note)
+def _line(note: Note) -> str:
+    words = {"time": _time(note.at), "who": note.who, "from": note.source, "what": note.method[:60],
+             "result": note.result} | _named(note)
+    said = ", ".join([f'"{name}": {_quoted(value) if isinstance(value, str) else value}'
+                      for name, value in words.items()])
+    return f"{{{said}}}"
 
 
-def _named(note: Note) -> dict[str, Any]:
+def _named(note: Note) -> dict[str, str | int]:
     """What the request says of what it changes."""
-    kind = getattr(pb, f"{note.method}Request", None)
+    kind, has_user = _kind(note.method)
     try:
-        request: Message | None = None if kind is None else kind.FromString(note.request)
+        request = None if kind is None else kind.FromString(note.request)
     except DecodeError:
         request = None
-    values = {} if request is None else {field.name: value for field, value in request.ListFields()}
-    uid = None if kind is None else kind.DESCRIPTOR.fields_by_name.get("uid")
-    if uid is not None and not uid.has_presence and note.method in CHANGES:
+    values: dict[str, Any] = {} if request is None else {field.name: value for field, value in request.ListFields()}
+    if has_user:
         values.setdefault("uid", 0)     # whoever makes something is somebody
     if note.squashed and note.method != "SetAttributes":    # which says whose it is to be
         values |= {name: values[name] or NOBODY for name in ("uid", "gid") if name in values}
@@ -161,9 +163,23 @@ def _named(note: Note) -> dict[str, Any]:
             for name, value in values.items() if name in _SHOWN}
 
 
+@lru_cache(maxsize=128)     # strangers may name what there is not
+def _kind(method: str) -> tuple[type[Message] | None, bool]:
+    """Of its requests, and whether they all are a user's."""
+    kind: type[Message] | None = getattr(pb, f"{method}Request", None)
+    uid = None if kind is None else kind.DESCRIPTOR.fields_by_name.get("uid")
+    return kind, uid is not None and not uid.has_presence and method in CHANGES
+
+
 def _text(path: bytes) -> str:
     return path.decode("utf-8", "backslashreplace").replace("/\0", "inode ", 1)
 
 
 def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    thousandths = int(seconds * 1000)
+    return f"{_second(thousandths // 1000)}.{thousandths % 1000:03}+00:00"
+
+
+@lru_cache(maxsize=2)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")

@@ -35,6 +35,22 @@ def test_a_line_says_who_what_and_how_it_ended(tmp_path: Path) -> None:
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
 
 
+def test_whatever_a_request_has_the_line_is_json(tmp_path: Path) -> None:
+    made, log = {}, Audit(tmp_path / "log")
+    for method in sorted(audit.AUDITED):
+        request = getattr(pb, f"{method}Request")()
+        for field in request.DESCRIPTOR.fields:
+            if field.name in audit._SHOWN:
+                setattr(request, field.name, b'/"\\\x00\xff' if field.type == field.TYPE_BYTES else
+                        '"\n' if field.type == field.TYPE_STRING else 7)
+        made[method] = {field.name for field, _ in request.ListFields()}
+        log.note(note(method=method, request=request.SerializeToString()))
+    log.close()
+    told = lines(tmp_path / "log")
+    assert [line["what"] for line in told] == sorted(made)
+    assert all(made[str(line["what"])] <= line.keys() for line in told)
+
+
 def test_of_attributes_those_that_change_are_told(tmp_path: Path) -> None:
     log = Audit(tmp_path / "log")
     log.note(note(method="SetAttributes", request=pb.SetAttributesRequest(path=b"/a", mode=0).SerializeToString()))
