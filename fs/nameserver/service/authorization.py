@@ -273,12 +273,13 @@ class Authorization:
             return parent, None
 
     def _directory(self, path: bytes) -> Inode:
-        try:
-            directory = self._namespace.lookup(path)
-        except (NoSuchFile, NotADirectory):
-            if not paths.is_inode(path) and path != paths.ROOT:
-                self._directory(paths.parent(path))     # who may not search there does not learn what is missing
-            raise
+        """Nothing is looked for where the sender may not search: a refusal takes as long whatever is there."""
+        if path == self._scope.subtree:
+            self._top()
+        elif not paths.is_inode(path):
+            self._require(paths.inode_number(path) is not None or paths.is_within(path, self._scope.subtree))
+            self._directory(paths.parent(path))
+        directory = self._namespace.lookup(path)
         self._reach(directory.number if directory.is_directory else directory.parent)
         return directory
 

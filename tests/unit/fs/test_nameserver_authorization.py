@@ -61,6 +61,25 @@ def test_of_a_directory_that_may_be_read_and_not_searched_names_are_told_alone(b
     assert bench.ask("List", ANNE, path=b"/d").entries[0].attributes.token
 
 
+@pytest.mark.parametrize("name", [b"f", b"d", b"d/f", b"d/d/f"])
+def test_a_refusal_looks_at_as_much_whatever_is_there(bench: Bench, name: bytes,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.make(b"/closed", 0o700)
+    for path in (b"/closed/f", b"/closed/d", b"/closed/d/f", b"/closed/d/d"):
+        bench.make(path)
+    looked: list[bytes] = []
+    get = MemoryStore.get
+    monkeypatch.setattr(MemoryStore, "get", lambda self, key: looked.append(key) or get(self, key))
+
+    def refusal(path: bytes) -> tuple[str, int]:
+        looked.clear()
+        with pytest.raises(NotAuthorised) as refused:
+            bench.ask("Lookup", path=path)
+        return str(refused.value), len(looked)
+
+    assert refusal(b"/closed/" + name) == refusal(b"/closed/none/" + name) == refusal(b"/closed/none")
+
+
 def test_nobody_learns_the_session_of_who_has_a_lock(bench: Bench) -> None:
     f = bench.make(b"/f")
     lock = {"inode": f, "exclusive": True, "last": 9}
