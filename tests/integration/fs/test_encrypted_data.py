@@ -25,6 +25,7 @@ from tests.local_cluster import SCRIPTS, LocalCluster
 from tests.waiting import wait_until
 
 CONTENT = os.urandom(3_000_000)
+HANDSHAKES = 1000
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +109,24 @@ def test_strangers_and_earlier_versions_of_tls_are_refused(cluster: LocalCluster
                 pytest.raises(ssl.SSLError, match=alert), \
                 context.wrap_socket(plain, server_hostname="dataserver.speedwell") as secured:
             secured.recv(1)
+
+
+def test_a_thousand_slow_handshakes_delay_no_reader(cluster: LocalCluster) -> None:
+    waiting: list[socket.socket] = []
+    try:
+        for server in cluster.client().lookup("/f").replicas:
+            for number in range(HANDSHAKES):
+                slow = socket.create_connection((server.host, server.port), 10, ("127.0.0.2", 0))
+                waiting.append(slow)
+                if number % 2:
+                    slow.send(b"\x16\x03\x01")  # as if a handshake began
+        assert content(cluster.client()) == CONTENT
+        for slow in waiting[1::100]:
+            slow.settimeout(60)
+            assert slow.recv(1) == b"", "a handshake that does not end is ended"
+    finally:
+        for slow in waiting:
+            slow.close()
 
 
 def test_who_is_revoked_is_refused_on_an_open_connection(cluster: LocalCluster, server: pb.Replica) -> None:
