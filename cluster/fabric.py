@@ -82,7 +82,7 @@ class FabricCluster:
         self.emulation = Emulation(self.network, directory=settings.directory,
                                    controller=(MACHINE, OPENFLOW_PORT), shaped=settings.shaped,
                                    queue_packets=settings.queue_packets, queues=settings.coflows is not None,
-                                   host_queues=settings.host_agents is not None and self._ranks_flows,
+                                   host_queues=self._has_classes_at_hosts,
                                    host_queue_packets=settings.host_queue_packets, host_service_bytes=DATASERVER_BYTES
                                    + host_agents.PROCESS_BYTES * (settings.host_agents is not None),
                                    identities=settings.directory / identities.FOLDER if settings.identity else None)
@@ -246,6 +246,10 @@ class FabricCluster:
     def _ranks_flows(self) -> bool:
         return self.settings.coflows is not None and POLICIES.get(Kind.COFLOW, self.settings.coflows).ranks_flows
 
+    @property
+    def _has_classes_at_hosts(self) -> bool:
+        return self.settings.host_agents is not None and self._ranks_flows
+
     def _coflow_options(self) -> list[str]:
         policy = self.settings.coflows
         if policy is None:
@@ -254,6 +258,7 @@ class FabricCluster:
         keeps = self.settings.host_agents is not None and policy == RATES_AT_HOSTS
         return ["--queues", queues, "--coflow-policy", policy, "--coflow-host", MACHINE,
                 *(["--coflow-rates", "hosts"] if keeps else []),
+                *(["--trust-dscp"] if self._has_classes_at_hosts else []),
                 "--coflow-key-file", str(host_agents.key_file(self._coflow_keys))]
 
     def environment(self, host: str = host_agents.ALL) -> dict[str, str]:

@@ -21,6 +21,7 @@ from speedwell.cluster.processes import Command, program
 from speedwell.fs import durable
 from speedwell.topo.emulation.settings import Settings
 from speedwell.topo.fabric import Fabric
+from speedwell.topo.fabric.addresses import KEY_NETWORK, SLOT_NETWORK
 
 SCHEDULER = "timeslices"
 PORT, METRICS_PORT = 6657, 6658
@@ -58,7 +59,8 @@ def scheduler(directory: Path, fabric: Fabric, host: str, controller: str, *opti
 def agent(directory: Path, name: str, address: str, scheduler_host: str, prefix: Sequence[str]) -> Command:
     return Command(f"agent-{name}", [
         program("speedwell-host-agent"), "--address", address, "--scheduler", f"{scheduler_host}:{PORT}",
-        "--key-file", str(key_file(directory / KEYS, address)), "--realtime"], prefix=prefix)
+        "--key-file", str(key_file(directory / KEYS, address)), "--first", str(KEY_NETWORK),
+        "--first", str(SLOT_NETWORK), "--realtime"], prefix=prefix)
 
 
 def turns(metrics_url: str) -> dict[str, int]:

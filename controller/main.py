@@ -64,6 +64,8 @@ THREAD_TURN_SECONDS = 0.0005
               help="Who holds flows to the policy's rates: meters (default) of switches, or hosts by their agents.")
 @click.option("--queues", metavar="SLICES",
               help="Into which queues ports between switches are sliced: none (default), mincof or priorities.")
+@click.option("--trust-dscp", is_flag=True, default=None,
+              help="Default traffic goes in the class that is its DSCP: only where an agent on each host sets it.")
 @policy_path_option
 @click.option("--log-level", metavar="LEVEL", help="debug, info (default), warning or error.")
 def command(config: Path | None, **given: Any) -> None:

@@ -163,6 +163,8 @@ class Settings(BaseModel):
 
     queues: Literal["none", "mincof", "priorities"] = "none"
     """Into which queues the ports between switches are sliced: docs/reference/switch-tables.md."""
+    trust_dscp: bool = False
+    """Default traffic goes in the class that is its DSCP (0 to 7): only where an agent on each host sets it."""
     coflow_key_file: Path | None = None
     """The key that applications sign their reports with; without one, no coflows are scheduled."""
     coflow_host: IPv4Address = Field(default="127.0.0.1", validate_default=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,18 @@ class Host(click.ParamType):  # type: ignore[type-arg]  # generic only in newer 
         if not is_host(value):
             self.fail(f"{value!r} is no host's name or address", parameter, context)
         return value
+
+
+class Network(click.ParamType):  # type: ignore[type-arg]  # likewise
+    """A range of IPv4 addresses such as 100.64.0.0/10."""
+
+    name = "NETWORK"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> IPv4Network:
+        try:
+            return IPv4Network(value)
+        except ValueError as error:
+            self.fail(f"{value!r} is no IPv4 network such as 100.64.0.0/10: {error}", parameter, context)
 
 
 class ServerName(click.ParamType):  # type: ignore[type-arg]  # likewise

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import socket
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,7 +21,7 @@ from speedwell.fs.addresses import parse_address
 from speedwell.fs.config import config_option
 from speedwell.fs.ending import run_to_the_end
 from speedwell.fs.errors import InvalidArgument
-from speedwell.fs.option_types import Size
+from speedwell.fs.option_types import Network, Size
 from speedwell.host_agent import realtime as realtime_process
 from speedwell.host_agent.agent import Agent
 from speedwell.host_agent.errors import InvalidSetting, MissingRequirement
@@ -42,11 +43,13 @@ from speedwell.host_agent.uplink import Uplink
               help="Frames that each class of the uplink holds.  [default: as today, or 50]", show_default=False)
 @click.option("--large", type=Size(1), default=100_000,
               help="A flow that has moved this many bytes waits for its turn; smaller ones never wait.")
+@click.option("--first", type=Network(), multiple=True, metavar="NETWORK",
+              help="Flows to and from these addresses go first and never wait, however large. May be repeated.")
 @realtime_process.option
 @prometheus.OPTION
 @logs.OPTION
 def command(address: str, scheduler: str, key_file: Path, rate: int | None, queue_packets: int | None, large: int,
-            realtime: bool, metrics: str | None, log_level: str) -> int:
+            first: tuple[IPv4Network, ...], realtime: bool, metrics: str | None, log_level: str) -> int:
     """Hold large flows until it is their turn, and queue this host's traffic by class, until SIGTERM or SIGINT."""
     logs.configure(log_level)
     (host, port), *others = map(_resolved, scheduler.split(","))
@@ -55,7 +58,7 @@ def command(address: str, scheduler: str, key_file: Path, rate: int | None, queu
     interface = interface_of(address)
     if os.geteuid() != 0:
         raise MissingRequirement("holding packets and queueing them by class needs root: run it with sudo")
-    uplink = Uplink(interface, rate, queue_packets, large)
+    uplink = Uplink(interface, rate, queue_packets, large, first)
     if realtime:
         realtime_process.run_before_all_others()
     agent = Agent(address, scheduler_at, uplink, large)

@@ -8,8 +8,10 @@ import shutil
 import socket
 import struct
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import IPv4Network
 from typing import Any
 
 from speedwell.host_agent import netlink
@@ -123,8 +125,10 @@ def _bits(text: str) -> int:
 class Uplink:
     """The rules and classes on one interface. Nothing is made before `make`."""
 
-    def __init__(self, interface: str, rate_bps: int | None, queue_packets: int | None, threshold_bytes: int) -> None:
-        """`rate_bps` None: what limits the interface today. Raises MissingRequirement, KernelRefused."""
+    def __init__(self, interface: str, rate_bps: int | None, queue_packets: int | None, threshold_bytes: int,
+                 first: Sequence[IPv4Network] = ()) -> None:
+        """`rate_bps` None: what limits the interface today. `first`: flows to and from these go first and are not
+        held, however large they are. Raises MissingRequirement, KernelRefused."""
         for program, package in PROGRAMS.items():
             if shutil.which(program) is None:
                 raise MissingRequirement(f"{program} is missing: apt-get install {package}")
@@ -135,6 +139,7 @@ class Uplink:
         self.rate_bps = rate_bps or (self._before.rate_bps if self._before else 0)
         self._queue_packets = queue_packets or (self._before.queue_packets if self._before else None) or 50
         self._threshold_bytes = threshold_bytes
+        self._first = first
         self._frame_bytes = int(json.loads(run("ip", "-j", "link", "show", "dev", interface))[0]["mtu"])
 
     @property
@@ -176,12 +181,17 @@ class Uplink:
     def _rules(self) -> str:
         classes = [f"-A {CLASS_CHAIN} -m connmark --mark {mark_of(priority):#x}/{MARK_MASK:#x} "
                    f"-j DSCP --set-dscp {dscp_of(priority)}" for priority in range(PRIORITIES)]
-        foreign = f"-A {CLASS_CHAIN} -m connmark --mark 0/{MARK_MASK:#x} -m dscp ! --dscp 0 -j DSCP --set-dscp 0"
+        unmarked = f"-A {CLASS_CHAIN} -m connmark --mark 0/{MARK_MASK:#x}"
+        foreign = f"{unmarked} -m dscp ! --dscp 0 -j DSCP --set-dscp 0"
+        networks = [way for network in self._first for way in (f"-s {network}", f"-d {network}")]
+        small = f"-m connbytes --connbytes 0:{self._threshold_bytes} --connbytes-dir both --connbytes-mode bytes"
+        first = [f"{unmarked} {which} -j DSCP --set-dscp {dscp_of(0)}" for which in (small, *networks)]
+        pass_by = [f"-A {GATE_CHAIN} {which} -j RETURN" for which in networks]
         never = f"-A {GATE_CHAIN} -m connmark --mark {mark_of(0):#x}/{MARK_MASK:#x} -j RETURN"
         probe = f"-A {GATE_CHAIN} -d 0.0.0.0 -j NFQUEUE --queue-num {FIRST_QUEUE} --queue-bypass"
         jumps = [f"-A POSTROUTING -o {self.interface} {' '.join(jump)}" for jump in reversed(self._jumps())]
-        return "\n".join(["*mangle", f":{CLASS_CHAIN} - [0:0]", f":{GATE_CHAIN} - [0:0]", foreign, *classes, never,
-                          probe, *jumps, "COMMIT", ""])
+        return "\n".join(["*mangle", f":{CLASS_CHAIN} - [0:0]", f":{GATE_CHAIN} - [0:0]", foreign, *first, *classes,
+                          *pass_by, never, probe, *jumps, "COMMIT", ""])
 
     def _classes(self) -> list[str]:
         device, rate, limit = f"dev {self.interface}", self.rate_bps, self._queue_packets * self._frame_bytes

@@ -62,8 +62,9 @@ class TogetherSimulation(CoflowSimulation):
             self._timed[system] = Timed(policy)
             return self._timed[system]
 
+        self._has_classes_at_hosts = bool(systems.coflows and systems.turns)
         super().__init__(network, timed("coflows", POLICIES.make(Kind.COFLOW, coflows, network, 0)),
-                         Enforcement(sliced=bool(systems.coflows)))
+                         Enforcement(sliced=bool(systems.coflows), hosts_enforce=self._has_classes_at_hosts))
         self._warm_up_seconds = warm_up_seconds
         self._fabric, self._systems, self._messages = fabric, systems, messages
         self._random = Random(f"messages {seed}")
@@ -325,12 +326,13 @@ class TogetherSimulation(CoflowSimulation):
 
     def _queueing(self) -> np.ndarray:
         """Seconds that a short message waits at each link: where TCP sends what the link cannot carry, a queue is
-        full, and drains at the rate of its class."""
+        full, and drains at the rate of its class: the first where agents set it, else best effort."""
         rows, delays = len(self._owner), np.zeros(len(self._capacities))
         if not rows:
             return delays
         links = self._links[:rows]
-        beside = (self._class[:rows] == BEST_EFFORT) & (self._rank[:rows] >= LOWEST_RANK)
+        beside = (self._rank[:rows] == 0 if self._has_classes_at_hosts else
+                  (self._class[:rows] == BEST_EFFORT) & (self._rank[:rows] >= LOWEST_RANK))
         held_back = self._rates[:rows] < self._enforced(rows) * (1 - 1e-6)
         full = self._used() >= FULL * self._capacities
         own = np.zeros(len(self._capacities))
@@ -341,7 +343,8 @@ class TogetherSimulation(CoflowSimulation):
             own[counts] += self._rates[row]
             waits[counts] = True
         queued = full & waits
-        drained = np.where(self._sliced, np.maximum(own, 0.05 * self._capacities), self._capacities)
+        is_last = self._sliced & (not self._has_classes_at_hosts)
+        drained = np.where(is_last, np.maximum(own, 0.05 * self._capacities), self._capacities)
         delays[queued] = self._messages.buffer * (self._capacities / drained)[queued]
         return delays
 

@@ -61,10 +61,13 @@ class PopLabel:
 
 @dataclass(frozen=True, slots=True)
 class LoadLabel:
-    """Keep a label and a traffic class in registers, for a group whose buckets push them."""
+    """Keep a label and a traffic class in registers, for a group whose buckets push them.
+
+    None leaves the class that the packet has: none, or by CLASS_OF_DSCP the one that its sender's agent gave it.
+    """
 
     label: int
-    traffic_class: int = 0
+    traffic_class: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,10 @@ class CopyField:
     source: str
     destination: str
     bits: int
+
+
+CLASS_OF_DSCP = CopyField("ip_dscp", "reg1", 3)
+"""Takes the low bits of a packet's DSCP for its traffic class, until another action names one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,7 +199,8 @@ def _actions(actions: Iterable[Action]) -> Iterator[bytes]:
                 yield _ETHERTYPE.pack(POP_MPLS, 8, ethertype)
             case LoadLabel(label, traffic_class):
                 yield _reg_load(LABEL_REGISTER, LABEL_BITS, label)
-                yield _reg_load(CLASS_REGISTER, CLASS_BITS, traffic_class)
+                if traffic_class is not None:
+                    yield _reg_load(CLASS_REGISTER, CLASS_BITS, traffic_class)
             case PushLoaded(choice, bits):
                 yield _ETHERTYPE.pack(PUSH_MPLS, 8, ETH_MPLS)
                 yield _reg_move(LABEL_REGISTER, _field_header("mpls_label"), LABEL_BITS)
@@ -230,6 +231,8 @@ def _set_field(name: str, value: Any) -> bytes:
 
 
 def _field_header(name: str) -> bytes:
+    if name == "reg1":
+        return CLASS_REGISTER
     return _field(name, _ZEROS.get(_FIELDS[name][1], 0))[1][:_FIELD.size]
 
 

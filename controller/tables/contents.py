@@ -74,7 +74,7 @@ def action_text(action: Action | str) -> str:
         case PushLoaded(choice, bits):
             return f"push loaded label, lowest {bits} bits {choice}"
         case LoadLabel(label, traffic_class):
-            return f"load label {label} class {traffic_class}"
+            return f"load label {label}" + ("" if traffic_class is None else f" class {traffic_class}")
         case PopLabel(ethertype):
             return f"pop label to {ethertype:#06x}"
         case SetQueue(queue):

@@ -9,6 +9,7 @@ from functools import lru_cache
 from speedwell.controller.policy.network.five_tuple import FiveTuple
 from speedwell.controller.policy.network.prefixes import Prefix
 from speedwell.controller.switches.entries import (
+    CLASS_OF_DSCP,
     COOKIE_MASK,
     ETH_ARP,
     ETH_IPV4,
@@ -129,11 +130,11 @@ def label_entry(label: int, cookie: int, port_no: int | None) -> FlowEntry:
     return FlowEntry(*label_key(label), (Output(port_no),), cookie=cookie)
 
 
-def host_entries(host: HostLocation, after_sources: int) -> Iterable[FlowEntry]:
-    """A host's entries at its own switch."""
+def host_entries(host: HostLocation, after_sources: int, trust_dscp: bool = False) -> Iterable[FlowEntry]:
+    """A host's entries at its own switch. `trust_dscp`: its packets have the class that their DSCP says."""
     yield FlowEntry(Table.SOURCES, Priority.HOST,
                     match(eth_type=ETH_IPV4, in_port=host.port_no, eth_src=host.mac, ipv4_src=host.ip),
-                    (), after_sources, COOKIE_HOSTS)
+                    (CLASS_OF_DSCP,) if trust_dscp else (), after_sources, COOKIE_HOSTS)
     yield FlowEntry(Table.SOURCES, Priority.HOST,
                     match(eth_type=ETH_ARP, in_port=host.port_no, arp_sha=host.mac, arp_spa=host.ip),
                     (), Table.NEIGHBOURS, COOKIE_HOSTS)

@@ -22,11 +22,11 @@ class ExplicitPaths:
         self.state = planner.state
 
     def entry(self, five_tuple: FiveTuple, path: Path, cookie: int, idle_timeout_seconds: int,
-              traffic_class: int = 0) -> FlowEntry:
+              traffic_class: int | None = None) -> FlowEntry:
         """What puts a flow on a path from host to host. Raises as `actions`."""
         return entries.explicit_entry(five_tuple, self.actions(path, traffic_class), cookie, idle_timeout_seconds)
 
-    def actions(self, path: Path, traffic_class: int = 0) -> tuple[Action, ...]:
+    def actions(self, path: Path, traffic_class: int | None = None) -> tuple[Action, ...]:
         """Raises NoSuchPath if a link of the path, from host to host, is not live or the path has no label."""
         if len(path.nodes) < 3 or not self.state.network.has_path(path):
             dead = next((link for link in path.links if not self.state.network.has_link(link)), None)
@@ -36,7 +36,7 @@ class ExplicitPaths:
         if len(switches) == 1:
             return (Output(self.state.port_toward(switches[0], path.nodes[-1])),)
         queues = self.state.set_queue_classes.get(switches[0], ())
-        queue = (SetQueue(traffic_class),) if traffic_class in queues else ()
+        queue = (SetQueue(traffic_class),) if traffic_class is not None and traffic_class in queues else ()
         label = self.label_of(Path(switches))
         group_id = self._planner.failover_group(switches[0], switches[1], switches[-1])
         if group_id is None:

@@ -105,8 +105,9 @@ class FlowRecord:
         return min((claim.rate_bps for claim in self.claims.values() if claim.rate_bps is not None), default=None)
 
     @property
-    def traffic_class(self) -> int:
-        return next((claim.traffic_class for claim in self.ranked if claim.traffic_class is not None), 0)
+    def traffic_class(self) -> int | None:
+        """None: what default traffic of the same host has."""
+        return next((claim.traffic_class for claim in self.ranked if claim.traffic_class is not None), None)
 
     @property
     def lifetime_seconds(self) -> int:

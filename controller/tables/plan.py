@@ -142,6 +142,9 @@ class TablePlanner:
         for dpid in self._tables:
             self._fill(dpid)
 
+    def _entries_of(self, host: HostLocation) -> Iterable[FlowEntry]:
+        return entries.host_entries(host, self.registry.after(Table.SOURCES), self.state.settings.trust_dscp)
+
     def _hosts_changed(self, hosts: dict[str, HostLocation]) -> Iterator[None]:
         former, self._hosts = self._hosts, hosts
         gone = [ip for ip in former if ip not in hosts]
@@ -154,7 +157,7 @@ class TablePlanner:
                 continue
             for host, is_wanted in ((old, False), (new, True)):
                 if host is not None and host.dpid in self._tables and host.dpid in self._edges:
-                    for entry in entries.host_entries(host, self.registry.after(Table.SOURCES)):
+                    for entry in self._entries_of(host):
                         self._set(host.dpid, entry.key, entry if is_wanted else None)
             leading, stale = self._routes.set_host(int(IPv4Address(ip)), new.dpid if new else None)
             self._routes_changed(leading, stale)
@@ -294,7 +297,6 @@ class TablePlanner:
             return
         former, tables = self._tables[dpid], SwitchTables()
         self._tables[dpid] = tables
-        after_sources = self.registry.after(Table.SOURCES)
         tables.add(entries.STATIC_ENTRIES)
         tables.add(self._from_others(dpid))
         tables.add(map(entries.queue_entry, self.state.set_queue_classes.get(dpid, ())))
@@ -304,7 +306,7 @@ class TablePlanner:
         if dpid in self._edges:
             for host in self._hosts.values():
                 if host.dpid == dpid:
-                    tables.add(entries.host_entries(host, after_sources))
+                    tables.add(self._entries_of(host))
             for prefix, destination in self._routes.routes.items():
                 self._set_route(dpid, prefix, destination)
             if dpid in self._groups:

@@ -111,3 +111,31 @@ def test_the_first_coflow_has_nine_tenths_of_a_hosts_link_and_they_change_places
         wait_until(lambda: share() <= 0.1, SECONDS, "they do not change places")
         shares.append(share())
     print(f"\n{place}: {shares[0]:.3f} of the bytes, then {shares[1]:.3f}; new class after {1000 * took:.0f} ms")
+
+
+def test_what_is_small_goes_first_between_switches_and_what_is_large_does_not(
+        cluster: FabricCluster, tmp_path: Path) -> None:
+    def sent() -> dict[str, int]:
+        """Bytes by class, from the first leaf to the spine."""
+        def counted() -> dict[str, int]:
+            ports = session(CONTROLLER).get(f"{CONTROLLER}/v1/queues", timeout=30).json()["ports"]
+            [queues] = [port["queues"] for port in ports
+                        if (port["switch_name"], port["neighbour_name"]) == ("leaf0", "spine0")]
+            bytes_of = {queue["name"]: queue["sent_bytes"] for queue in queues}
+            return {} if None in bytes_of.values() else bytes_of
+
+        return wait_until(counted, SECONDS, "the queues have not been counted")
+
+    before, count, size, large = sent(), 50, 1000, 4_000_000
+    target = FABRIC.host("r1h2").ip
+    cluster.emulation.run("r0h1", ["ping", "-q", "-c", str(count), "-i", "0.01", "-s", str(size), target])
+    wait_until(lambda: sent()["priority-0"] - before["priority-0"] >= count * size, SECONDS,
+               lambda: f"{before} became {sent()}")
+    with cluster.emulation.popen("r1h2", ["iperf3", "-s", "-1", "-p", "5640"], tmp_path / "server") as server:
+        wait_until(lambda: ":5640" in cluster.emulation.run("r1h2", ["ss", "-ltn"]).stdout, SECONDS, "no iperf3")
+        cluster.emulation.run("r0h1", ["iperf3", "-c", target, "-p", "5640", "-n", str(large)])
+        server.wait(SECONDS)
+    # what iperf3 has not sent when its socket has taken all is not sent any more
+    wait_until(lambda: sent()["best-effort"] - before["best-effort"] >= 0.5 * large, SECONDS,
+               lambda: f"{before} became {sent()}")
+    assert sent()["priority-0"] - before["priority-0"] < 0.1 * large

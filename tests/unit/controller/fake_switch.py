@@ -280,7 +280,7 @@ def _rewrite(action: Action, packet: Packet) -> Packet:
         case PushLabel(label=label):
             return replace(packet, labels=(label, *packet.labels))
         case LoadLabel(label=label, traffic_class=traffic_class):
-            return replace(packet, loaded=(label, traffic_class))
+            return replace(packet, loaded=(label, packet.loaded[1] if traffic_class is None else traffic_class))
         case PushLoaded(choice=choice, bits=bits):
             label, traffic_class = packet.loaded
             return replace(packet, labels=(label >> bits << bits | choice, *packet.labels),
@@ -291,6 +291,9 @@ def _rewrite(action: Action, packet: Packet) -> Packet:
             return replace(packet, labels=(), traffic_classes=())
         case SetField(field=name, value=value):
             return packet.with_fields(**{name: value})
+        case CopyField(source=source, destination="reg1", bits=bits):
+            value = dict(packet.fields).get(source, 0) & (1 << bits) - 1
+            return replace(packet, loaded=(packet.loaded[0], value))
         case CopyField(source=source, destination=destination):
             return packet.with_fields(**{destination: dict(packet.fields)[source]})
     raise AssertionError(action)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from ipaddress import IPv4Network
 
 import pytest
 
@@ -45,6 +46,18 @@ def test_every_jump_that_an_earlier_agent_made_goes_and_no_other(commands: list[
     Uplink("eth0", None, None, 100_000).make()
     assert [each for each in commands if " -D " in each] == [
         f"iptables -w -t mangle -D {jump.removeprefix('-A ')}" for jump in JUMPS]
+
+
+@pytest.mark.usefixtures("commands")
+def test_what_is_small_and_what_is_said_to_go_first_has_the_first_class_unless_it_has_another() -> None:
+    rules = Uplink("eth0", None, None, 5000, [IPv4Network("100.64.0.0/10")])._rules().splitlines()
+    unmarked = f"-A SPEEDWELL-CLASS -m connmark --mark 0/{MARK_MASK:#x}"
+    small = "-m connbytes --connbytes 0:5000 --connbytes-dir both --connbytes-mode bytes"
+    assert [rule for rule in rules if rule.startswith(unmarked) and rule.endswith("--set-dscp 7")] == [
+        f"{unmarked} {small} -j DSCP --set-dscp 7",
+        f"{unmarked} -s 100.64.0.0/10 -j DSCP --set-dscp 7", f"{unmarked} -d 100.64.0.0/10 -j DSCP --set-dscp 7"]
+    gate = [each for each in rules if "-A SPEEDWELL-GATE" in each]
+    assert gate[:2] == [f"-A SPEEDWELL-GATE -{way} 100.64.0.0/10 -j RETURN" for way in "sd"]
 
 
 @pytest.mark.usefixtures("commands")

@@ -11,6 +11,7 @@ from ryu.ofproto import ofproto_v1_3, ofproto_v1_3_parser
 
 from speedwell.controller.switches import wire
 from speedwell.controller.switches.entries import (
+    CLASS_OF_DSCP,
     GROUP_ANY,
     HEADER_BYTES,
     PORT_ANY,
@@ -54,12 +55,12 @@ SINGLE_FLOWS = st.sampled_from(["tcp", "udp"]).flatmap(lambda kind: st.fixed_dic
     | {"ipv4_dst": MASKED}))
 MATCHES = st.fixed_dictionaries({}, optional=VALUES | {"ipv4_dst": MASKED}) | SINGLE_FLOWS
 COPIES = [CopyField("eth_src", "eth_dst", 48), CopyField("arp_sha", "arp_tha", 48),
-          CopyField("arp_spa", "arp_tpa", 32)]
+          CopyField("arp_spa", "arp_tpa", 32), CLASS_OF_DSCP]
 ACTIONS = st.lists(st.one_of(
     st.builds(Output, st.one_of(numbers(16), st.just(PORT_CONTROLLER))), st.builds(ToGroup, numbers(32)),
     st.builds(PushLabel, numbers(20)), st.builds(SetQueue, numbers(32)), st.just(PopLabel()),
     st.sampled_from([*COPIES, ForgetPort()]), st.builds(PopLabel, numbers(16)),
-    st.builds(LoadLabel, numbers(20), numbers(3)),
+    st.builds(LoadLabel, numbers(20), st.none() | numbers(3)),
     st.builds(PushLoaded, numbers(4), st.integers(4, 8)), st.just(PushLoaded()),
     st.sampled_from(sorted(VALUES)).flatmap(lambda name: st.builds(SetField, st.just(name), VALUES[name]))),
     max_size=5)
@@ -91,7 +92,8 @@ def ryu_actions(actions: Iterable[Any]) -> list[Any]:
                 encoded.append(parser.OFPActionPopMpls(ethertype))
             case LoadLabel(label, traffic_class):
                 encoded.append(parser.NXActionRegLoad(19, "reg0", label))
-                encoded.append(parser.NXActionRegLoad(2, "reg1", traffic_class))
+                if traffic_class is not None:
+                    encoded.append(parser.NXActionRegLoad(2, "reg1", traffic_class))
             case PushLoaded(choice, bits):
                 encoded += [parser.OFPActionPushMpls(0x8847), parser.NXActionRegMove("reg0", "mpls_label", 20)]
                 if bits:

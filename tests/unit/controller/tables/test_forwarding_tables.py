@@ -105,6 +105,20 @@ def test_an_explicit_path_carries_its_one_flow_alone() -> None:
     assert switch.flows[entry.key] == entry
 
 
+@pytest.mark.parametrize(("trust_dscp", "traffic_class"), [(False, 0), (True, 6)])
+def test_default_traffic_has_the_class_of_its_dscp_only_where_that_is_trusted(
+        trust_dscp: bool, traffic_class: int) -> None:
+    run = Run(FABRICS[0])
+    run.state.settings = run.state.settings.model_copy(update={"trust_dscp": trust_dscp})
+    run.sync()
+    a, b = "p0r0h0", "p1r1h0"
+    source, destination = run.network.hosts[a].ip, run.network.hosts[b].ip
+    first = run.network.switches[run.state.network.shortest_paths(source, destination)[0].nodes[1]]
+    port = next(host.port_no for host in run.state.hosts.values() if host.ip == source)
+    for _, left in first.execute(run.network.tcp(a, b).with_fields(ip_dscp=6), port):
+        assert left.traffic_classes == (traffic_class,)
+
+
 def test_no_packet_is_lost_between_the_steps_in_which_a_link_returns() -> None:
     fabric = FABRICS[0]
     for link in switch_links(fabric):
