@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -189,6 +189,11 @@ def in_turns(items: Iterable[T]) -> Iterator[T]:
     for item in items:
         turns.others()
         yield item
+
+
+def pieces(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+    """All items, so many at a time."""
+    return (items[begin:begin + most] for begin in range(0, len(items), most))
 
 
 class Turns:

@@ -17,7 +17,7 @@ from speedwell.controller.application import Application
 from speedwell.controller.counters.measurements import Measurements
 from speedwell.controller.counters.poller import EventMeasured
 from speedwell.controller.errors import ControllerError, NoSuchPath
-from speedwell.controller.loops import in_turns
+from speedwell.controller.loops import in_turns, pieces
 from speedwell.controller.network.api import ReadsInFlight
 from speedwell.controller.policy.network.five_tuple import FiveTuple
 from speedwell.controller.policy.network.graph import Path
@@ -41,6 +41,8 @@ from speedwell.controller.topology.events import EventHostChanged
 from speedwell.controller.topology.hosts import Hosts
 from speedwell.controller.topology.state import NetworkState
 
+FLOWS_AT_ONCE = 64
+"""So many counters are told to the policy in one go, a third of a millisecond's work."""
 PLACEMENT_ATTEMPTS = 3
 """Decisions for one read, if a chosen path dies before its entry is in."""
 
@@ -212,10 +214,10 @@ class Flowserver(Application):
     @set_ev_cls(EventMeasured)
     def measured(self, event: EventMeasured) -> None:
         # Flows first, then links, as the policy wants it; requests have their turn in between.
-        for part in in_turns(self.reads.flows()):
-            record = self._record(part)
-            if record is not None:
-                self._scheduler.flow_measured(part, record, event.began_at, time.monotonic())
+        for parts in in_turns(pieces(self.reads.flows(), FLOWS_AT_ONCE)):
+            self._scheduler.flows_measured(
+                [(part, record) for part in parts if (record := self._record(part)) is not None],
+                event.began_at, time.monotonic())
         for link in in_turns(list(self._state.network.links)):
             self._scheduler.link_measured(link, event.began_at, time.monotonic())
         now = time.monotonic()

@@ -102,12 +102,12 @@ class Chains:
         if not others:
             del self._by_placement[chain.placement_id]
 
-    def measured(self, part: ReadPart, rate_bps: float | None, now: float) -> None:
-        """A part's counters were read. A chain has carried what has come over its last hop."""
+    def measured_as(self, part: ReadPart) -> str | None:
+        """Which flow of the model has carried what a part has; None for all hops of a chain but the last."""
         chain = self._by_hop.get(part.flow_id)
-        if chain is None or next(reversed(chain.hops)) == part.flow_id:
-            name = part.flow_id if chain is None else chain.flow_id
-            self._selector.flow_measured(name, part.transferred_bytes, rate_bps, now)
+        if chain is None:
+            return part.flow_id
+        return chain.flow_id if next(reversed(chain.hops)) == part.flow_id else None
 
     def _begin(self, placement_id: str, hops: dict[str, Path], size_bits: float, now: float) -> None:
         chain = _Chain(f"chain {next(self._numbers)}", placement_id, hops)

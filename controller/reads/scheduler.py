@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from speedwell.controller.counters.measurements import Measurements, fresh_rate
@@ -17,6 +17,7 @@ from speedwell.controller.errors import NoSuchPath
 from speedwell.controller.policy.errors import NoPath, UnknownLink, UnknownNode
 from speedwell.controller.policy.network.five_tuple import TCP, FiveTuple
 from speedwell.controller.policy.network.graph import Link, Path
+from speedwell.controller.policy.reads.mayflower import FlowReading
 from speedwell.controller.policy.reads.multi_replica import Subflow
 from speedwell.controller.policy.reads.selection import MAYFLOWER, PLUS, Selector
 from speedwell.controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
@@ -200,17 +201,22 @@ class ReadScheduler:
 
     # --- measurements ---
 
-    def flow_measured(self, part: ReadPart, record: FlowRecord, began_at: float, now: float) -> None:
-        """A round of polls is over that began at `began_at`. This flow need not have been read in it."""
-        counters = record.counters
-        if counters.read_at is None or counters.read_at < began_at:
-            return
-        transferred_bytes = record.transferred_bytes(CLAIMANT)
-        if transferred_bytes > part.transferred_bytes:
-            part.transferred_bytes = transferred_bytes
-            part.moved_at = now
-        part.measured_bps = counters.rate_bps
-        self.chains.measured(part, counters.latest_bps, now)
+    def flows_measured(self, flows: Iterable[tuple[ReadPart, FlowRecord]], began_at: float, now: float) -> None:
+        """A round of polls is over that began at `began_at`. These flows need not have been read in it."""
+        readings: list[FlowReading] = []
+        for part, record in flows:
+            counters = record.counters
+            if counters.read_at is None or counters.read_at < began_at:
+                continue
+            transferred_bytes = record.transferred_bytes(CLAIMANT)
+            if transferred_bytes > part.transferred_bytes:
+                part.transferred_bytes = transferred_bytes
+                part.moved_at = now
+            part.measured_bps = counters.rate_bps
+            name = self.chains.measured_as(part)
+            if name is not None:
+                readings.append((name, part.transferred_bytes, counters.latest_bps))
+        self._selector.flows_measured(readings, now)
 
     def link_measured(self, link: Link, began_at: float, now: float) -> None:
         """The same for a link, which may be gone. After all flows."""

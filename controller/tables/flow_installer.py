@@ -8,14 +8,14 @@ replaced in one step, and its counts go on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from ryu.lib import hub
 
 from speedwell.controller.errors import ControllerError, NoSuchPath, SwitchGone, SwitchRefused, SwitchTimedOut
-from speedwell.controller.loops import Loops, Turns
+from speedwell.controller.loops import Loops, Turns, pieces
 from speedwell.controller.policy.network.five_tuple import FiveTuple
 from speedwell.controller.switches import openflow
 from speedwell.controller.switches.entries import FlowKey, Meter
@@ -35,7 +35,6 @@ from speedwell.controller.topology.state import NetworkState
 FLOWS_AT_ONCE = 32
 """So many are put into place in one go, a few milliseconds' work; then others have their turn."""
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PlanWhenReady = Callable[[FlowRecord, int, bool, bool], EntryPlacement]
@@ -128,7 +127,7 @@ class FlowInstaller:
         for five_tuple, change in changes.items():
             host = self._state.hosts.get(five_tuple.source)
             by_source.setdefault(host.dpid if host else "", {})[five_tuple] = change
-        return [dict(some) for batch in by_source.values() for some in _pieces(list(batch.items()))]
+        return [dict(some) for batch in by_source.values() for some in pieces(list(batch.items()), FLOWS_AT_ONCE)]
 
     def _apply_in_turn(self, changes: dict[FiveTuple, _Change], plan: PlanWhenReady, failures: Failures,
                        turns: Turns) -> None:
@@ -379,10 +378,6 @@ class FlowInstaller:
         else:
             self._records.drop(record)
         return ended
-
-
-def _pieces(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    return (items[begin:begin + FLOWS_AT_ONCE] for begin in range(0, len(items), FLOWS_AT_ONCE))
 
 
 def _id_of(meter: Meter | None) -> int | None:

@@ -33,6 +33,9 @@ from speedwell.controller.policy.reads import share_kernels as kernels
 from speedwell.controller.policy.reads.link_load import ReadFlow, ShareTable
 from speedwell.controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
 
+FlowReading = tuple[str, int, float | None]
+"""The name of a flow, its bytes since it started, and its rate in bits per second since the last poll."""
+
 
 class Mayflower:
     """The Flowserver's model: the flows in flight with their shares, and the decisions that rest on it.
@@ -186,19 +189,27 @@ class Mayflower:
     # --- measurements ---
 
     def flow_measured(self, flow_id: str, transferred_bytes: int, rate_bps: float | None, now: float) -> None:
-        """Take in a flow's counters: bytes since it started, rate since the last poll.
+        """See `flows_measured`."""
+        self.flows_measured([(flow_id, transferred_bytes, rate_bps)], now)
 
-        Without a rate (None) the flow keeps the one that it is thought to have. Counters of a flow that was dropped
+    def flows_measured(self, counters: Iterable[FlowReading], now: float) -> None:
+        """Take in the counters of flows.
+
+        Without a rate (None) a flow keeps the one that it is thought to have. Counters of a flow that was dropped
         while the poll ran are passed over. Raises InvalidMeasurement for a rate that is not a number of bits per
-        second from 0 up.
+        second from 0 up, and takes nothing in.
         """
-        if rate_bps is not None:
-            _require_rate(rate_bps)
-        flow = self._flows.get(flow_id)
-        if flow is not None:
-            table = self._table
-            kernels.flow_measured(*table.state(), flow.row, float(flow.size_bits), 8.0 * transferred_bytes,
-                                  math.nan if rate_bps is None else float(rate_bps), now)
+        rows: list[int] = []
+        readings: list[tuple[float, float, float]] = []
+        for flow_id, transferred_bytes, rate_bps in counters:
+            if rate_bps is not None:
+                _require_rate(rate_bps)
+            flow = self._flows.get(flow_id)
+            if flow is not None:
+                rows.append(flow.row)
+                readings.append((flow.size_bits, 8.0 * transferred_bytes, math.nan if rate_bps is None else rate_bps))
+        if rows:
+            kernels.flows_measured(*self._table.state(), np.array(rows), np.array(readings, np.float64), now)
 
     def link_measured(self, link: Link, rate_bps: float, now: float) -> None:
         """Take in a link's rate since its last poll; call it after `flow_measured` of the same poll.

@@ -20,7 +20,7 @@ def raised(shares: Reals, spares: Reals, crossed: Integers) -> Reals:
     Flow i crosses the links in row i of `crossed`, -1 after the last, and at least one.
     """
     flows = len(shares)
-    rising_on = np.zeros(len(spares), np.int64)
+    rising_on, rooms = np.zeros(len(spares), np.int64), np.empty(len(spares), np.float64)
     full = spares <= 0
     waiting = np.argsort(shares, kind="mergesort")
     rising = np.zeros(flows, np.bool_)
@@ -41,15 +41,16 @@ def raised(shares: Reals, spares: Reals, crossed: Integers) -> Reals:
         step = shares[waiting[next_waiting]] - level if next_waiting < flows else np.inf
         for link in range(len(spares)):
             if rising_on[link]:
-                step = min(step, spares[link] / rising_on[link])
+                rooms[link] = spares[link] / rising_on[link]
+                step = min(step, rooms[link])
         level += step
+        is_any_full = False
         for link in range(len(spares)):
             if rising_on[link]:
-                room = spares[link] / rising_on[link]
                 spares[link] -= step * rising_on[link]
-                if room <= step * (1 + RELATIVE_TOLERANCE):
-                    full[link] = True
-        for number in range(flows):
+                if rooms[link] <= step * (1 + RELATIVE_TOLERANCE):
+                    full[link] = is_any_full = True
+        for number in range(flows if is_any_full else 0):
             if rising[number] and crosses_any(full, crossed[number]):
                 rising[number] = False
                 rising_count -= 1

@@ -15,7 +15,7 @@ from speedwell.controller.policy.network.examples import smallest_network
 from speedwell.controller.policy.network.five_tuple import TCP, FiveTuple
 from speedwell.controller.policy.network.graph import Link, Network, Path
 from speedwell.controller.policy.reads.link_load import ReadFlow
-from speedwell.controller.policy.reads.mayflower import Mayflower
+from speedwell.controller.policy.reads.mayflower import FlowReading, Mayflower
 from speedwell.controller.policy.reads.mayflower_plus import PATIENCE, Division, MayflowerPlus
 from speedwell.controller.policy.reads.multi_replica import Subflow, select_parts
 from speedwell.controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
@@ -225,14 +225,19 @@ class Selector:
         return self._mayflower.flow_dropped(flow_id, now)
 
     def flow_measured(self, flow_id: str, transferred_bytes: int, rate_bps: float | None, now: float) -> None:
-        """A flow's counters: bytes since it started, rate since the last poll, None if that is not known yet. Unknown
-        flows are passed over.
+        """See `flows_measured`."""
+        self.flows_measured([(flow_id, transferred_bytes, rate_bps)], now)
+
+    def flows_measured(self, counters: Sequence[FlowReading], now: float) -> None:
+        """Counters of flows; a rate is None if it is not known yet. Unknown flows are passed over. Many at once take
+        a fraction of the time.
 
         Raises InvalidMeasurement for a rate that is negative or not finite.
         """
-        self._mayflower.flow_measured(flow_id, transferred_bytes, rate_bps, now)
+        self._mayflower.flows_measured(counters, now)
         if self._plus is not None:
-            self._plus.flow_measured(flow_id, transferred_bytes, now)
+            for flow_id, transferred_bytes, _ in counters:
+                self._plus.flow_measured(flow_id, transferred_bytes, now)
 
     def link_measured(self, link: Link, rate_bps: float, now: float) -> None:
         """A link's rate since the last poll, all traffic counted. Raises UnknownLink or InvalidMeasurement."""

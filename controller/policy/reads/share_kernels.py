@@ -19,10 +19,10 @@ RELATIVE_TOLERANCE = 1e-9
 
 FLOW = np.dtype([("bandwidth", "f8"), ("remaining", "f8"), ("settled_at", "f8"), ("frozen_until", "f8"),
                  ("frozen", "?"), ("measured", "f8"), ("since", "f8"), ("counted", "f8"), ("order", "i8"),
-                 ("mark", "i8"), ("place", "i8")])
+                 ("mark", "i8"), ("place", "i8")], align=True)
 LINK = np.dtype([("capacity", "f8"), ("demand", "f8"), ("share", "f8"), ("departed", "f8"), ("measured_at", "f8"),
                  ("background_demand", "f8"), ("first", "i8"), ("room", "i8"), ("count", "i8"),
-                 ("background", "i8"), ("stale", "?"), ("local", "i8")])
+                 ("background", "i8"), ("stale", "?"), ("local", "i8")], align=True)
 
 
 @compiled
@@ -235,19 +235,21 @@ def remove_flow(flows: Records, links: Records, members: Integers, ascending: In
 
 
 @compiled
-def flow_measured(flows: Records, links: Records, members: Integers, ascending: Integers, bandwidths: Reals,
-                  routes: Integers, f: int, size: float, counted: float, rate: float, now: float) -> None:
-    """Counters of a flow, and UPDATEBW: its measured rate counts unless it is in the update-freeze state. NaN: no
-    rate is known yet."""
-    flows[f].remaining = max(size - counted, 0.0)
-    flows[f].settled_at = now
-    flows[f].counted = counted
-    if rate != rate:
-        return
-    flows[f].measured = rate
-    if not flows[f].frozen or now > flows[f].frozen_until:
-        flows[f].frozen = False
-        change_bandwidth(flows, links, ascending, bandwidths, routes, f, rate)
+def flows_measured(flows: Records, links: Records, members: Integers, ascending: Integers, bandwidths: Reals,
+                   routes: Integers, measured: Integers, readings: Reals, now: float) -> None:
+    """Counters of flows, a row each of size, bits counted and rate (NaN: none is known yet), and UPDATEBW: a measured
+    rate counts unless its flow is in the update-freeze state."""
+    for number in range(len(measured)):
+        f, size, counted, rate = measured[number], readings[number, 0], readings[number, 1], readings[number, 2]
+        flows[f].remaining = max(size - counted, 0.0)
+        flows[f].settled_at = now
+        flows[f].counted = counted
+        if rate != rate:
+            continue
+        flows[f].measured = rate
+        if not flows[f].frozen or now > flows[f].frozen_until:
+            flows[f].frozen = False
+            change_bandwidth(flows, links, ascending, bandwidths, routes, f, rate)
 
 
 @compiled

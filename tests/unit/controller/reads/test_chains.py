@@ -82,8 +82,8 @@ def test_a_second_connection_on_a_hop_is_a_flow_of_its_own(running: Running) -> 
 def test_a_chain_has_carried_what_came_over_its_last_hop(running: Running) -> None:
     first, last = running.hop("a", "b"), running.hop("b", "c")
     first.transferred_bytes, last.transferred_bytes = 900_000, 250_000
-    for part in (first, last):
-        running.chains.measured(part, BPS / 2, 1.0)
+    names = [(running.chains.measured_as(part), part.transferred_bytes) for part in (first, last)]
+    running.selector.flows_measured([(name, counted, BPS / 2) for name, counted in names if name is not None], 1.0)
     flow, = running.selector.flows()
     assert flow.remaining_bits == 8 * 750_000
 
