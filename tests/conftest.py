@@ -56,10 +56,7 @@ def pytest_sessionstart() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _logs(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Also of fabrics that name no directory, as those of the demonstration and of transcripts."""
-    from speedwell.cluster.fabric_settings import DIRECTORY  # takes a second
-
-    pytestconfig.stash[LOGS] = Logs(tmp_path_factory.getbasetemp(), DIRECTORY / "logs")
+    pytestconfig.stash[LOGS] = Logs(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(name="seed")

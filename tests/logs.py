@@ -10,21 +10,18 @@ BLOCKS = re.compile(r"[0-9a-f]{2}")
 
 
 class Logs:
-    """The logs below a directory and in `others`, each read on from where it was read to. What is in those of others
-    already does not count."""
+    """The logs below a directory, each read on from where it was read to."""
 
-    def __init__(self, directory: Path, *others: Path) -> None:
-        self._directory, self._others = directory, others
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._read: dict[str, int] = {}
         self._left: set[str] = set()
-        self._read = {path: Path(path).stat().st_size for other in others for path in _logs_below(str(other))}
 
     def tracebacks(self) -> list[str]:
         """Each new traceback, with the name of its log before it."""
         for entry in os.scandir(self._directory):
             if entry.is_dir(follow_symlinks=False) and entry.path not in self._left:
                 self._read = dict.fromkeys(_logs_below(entry.path), 0) | self._read
-        for other in self._others:
-            self._read = dict.fromkeys(_logs_below(str(other)), 0) | self._read
         return [f"{path}:\n{new[new.index(TRACEBACK):][:8000].decode(errors='replace')}"
                 for path in self._read if TRACEBACK in (new := self._new(path))]
 

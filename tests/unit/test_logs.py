@@ -25,19 +25,6 @@ def test_each_traceback_is_told_once_wherever_a_process_logs(tmp_path: Path) -> 
     assert logs.tracebacks() == []
 
 
-def test_of_logs_elsewhere_what_is_new_is_told(tmp_path: Path) -> None:
-    (tmp_path / "made").mkdir()
-    elsewhere = tmp_path / "fabric" / "logs"
-    assert Logs(tmp_path / "made", elsewhere).tracebacks() == [], "it is not there yet"
-    elsewhere.mkdir(parents=True)
-    (elsewhere / "old").write_bytes(TRACEBACK)
-    logs = Logs(tmp_path / "made", elsewhere)
-    assert logs.tracebacks() == []
-    (elsewhere / "new").write_bytes(TRACEBACK)
-    assert logs.tracebacks() == [f"{elsewhere / 'new'}:\n{TRACEBACK.decode()}"]
-    assert logs.tracebacks() == []
-
-
 def test_what_users_store_is_no_log(tmp_path: Path) -> None:
     stored = tmp_path / "one0" / "d0" / "3f" / "log"
     stored.parent.mkdir(parents=True)
