@@ -18,10 +18,10 @@ from speedwell.cluster.errors import InvalidSetting, MountFailed, NotOnFabric, N
 from speedwell.cluster.processes import program
 from speedwell.fs import command_line
 from speedwell.fs.ending import run_to_the_end
+from speedwell.fs.mount_table import FILESYSTEM_TYPE
 from speedwell.fs.option_types import MountPoint
 from speedwell.fuse_mount.main import KERNEL_OPTIONS
 from speedwell.fuse_mount.main import command as speedwell_mount
-from speedwell.fuse_mount.mountpoint import FILESYSTEM_TYPE
 
 # mount(8)
 WRONG_USAGE, MOUNT_FAILURE = 1, 32

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from speedwell.cluster.errors import NotRunning
+from speedwell.fs.mount_table import Mount
 from speedwell.fs.wire.local_sockets import user_of
 from speedwell.fuse_mount.measures import BOUNDS_SECONDS, WAITS_FOR_OTHERS, Operation, quantile
 from speedwell.fuse_mount.monitor import VERSION, socket_path
-from speedwell.fuse_mount.mountpoint import Mount
 
 ANSWER_SECONDS = 1.0
 ORDINARY = {errno.ENOENT, errno.ENODATA, errno.ESTALE, errno.EAGAIN}

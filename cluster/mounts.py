@@ -12,8 +12,8 @@ from enum import Enum, auto
 from pathlib import Path
 
 from speedwell.cluster.errors import InvalidSetting, StopFailed
-from speedwell.fuse_mount.mountpoint import FILESYSTEM_TYPE, Mount, mounts
-from speedwell.fuse_mount.mountpoint import mounted_here as mounted_here
+from speedwell.fs.mount_table import FILESYSTEM_TYPE, Mount, mounts
+from speedwell.fs.mount_table import mounted_here as mounted_here
 
 UNMOUNT_TIMEOUT_SECONDS = 15.0
 ANSWER_TIMEOUT_SECONDS = 2.0

@@ -10,11 +10,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from speedwell.fs.client.change.open_file import Handle
 from speedwell.fs.errors import Locked, LocksLost, SpeedwellError, TooManyLocks
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fuse_mount.binding import MAX_WAITERS
 from speedwell.fuse_mount.name_operations import NameOperations
-from speedwell.fuse_mount.open_file import Handle
 
 END_OF_FILE = 2**63 - 1
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from speedwell.fs.client import Client, Reader
+from speedwell.fs.client.change.open_file import Handle, OpenFile
 from speedwell.fs.errors import SpeedwellError
 from speedwell.fs.proto.speedwell_pb2 import Attributes
-from speedwell.fuse_mount.open_file import Handle, OpenFile
 
 FLUSHED_AT_ONCE = 64
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from speedwell.fs import paths
 from speedwell.fs.client import Changes
+from speedwell.fs.client.change.open_file import Handle, OpenFile
 from speedwell.fs.errors import AlreadyExists, IsADirectory, NoSuchFile, NotADirectory, ProgramRuns, SpeedwellError
 from speedwell.fs.limits import LEAST_ADVISED_BYTES, require_possible_length
 from speedwell.fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, Attributes
 from speedwell.fuse_mount.lock_operations import LockOperations
-from speedwell.fuse_mount.open_file import Handle, OpenFile
 from speedwell.fuse_mount.shared import Status
 
 log = logging.getLogger(__name__)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from speedwell.fs import paths
 from speedwell.fs.client import Client
+from speedwell.fs.client.change.open_file import Handle, OpenFile
 from speedwell.fs.client.names.look_ahead import LookAhead
 from speedwell.fs.client.names.session import Session
 from speedwell.fs.errors import LocksLost, NoSuchAttribute, NoSuchFile, ReadFailed, SpeedwellError
@@ -19,7 +20,6 @@ from speedwell.fuse_mount.binding import MAX_WAITERS
 from speedwell.fuse_mount.door import ROOT_INODE
 from speedwell.fuse_mount.libfuse import Session as Kernel
 from speedwell.fuse_mount.nodes import Nodes
-from speedwell.fuse_mount.open_file import Handle, OpenFile
 from speedwell.fuse_mount.open_files import OpenFiles
 
 # The kernel keeps attributes just long enough not to ask for the same ones several times within one system call, and

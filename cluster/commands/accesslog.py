@@ -15,8 +15,8 @@ from speedwell.cluster.commands.output import echo
 from speedwell.cluster.errors import InvalidSetting, NotRunning
 from speedwell.cluster.tables import visible
 from speedwell.fs import units
+from speedwell.fs.mount_table import FILESYSTEM_TYPE
 from speedwell.fs.option_types import MountPoint
-from speedwell.fuse_mount.mountpoint import FILESYSTEM_TYPE
 
 LEADING = ("time_ns", "uid", "gid", "pid", "operation", "result", "seconds")
 

@@ -1,1 +1,1 @@
-"""Changes anywhere in a file, as new versions."""
+"""Changes anywhere in a file: open files, what is staged, new versions."""

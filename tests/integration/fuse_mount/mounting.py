@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from speedwell.fuse_mount.mountpoint import mounted_here
+from speedwell.fs.mount_table import mounted_here
 from tests.waiting import wait_until
 
 SPEEDWELL_MOUNT = Path(sys.executable).parent / "speedwell-mount"

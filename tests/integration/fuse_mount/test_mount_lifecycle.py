@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from speedwell.fuse_mount.mountpoint import mounted_here
+from speedwell.fs.mount_table import mounted_here
 from tests.integration.fuse_mount.mounting import SPEEDWELL_MOUNT, Mounted, run, wait_unmounted
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until

@@ -12,7 +12,7 @@ import pytest
 
 from speedwell.fs.client import Client
 from speedwell.fs.errors import NoSuchFile
-from speedwell.fuse_mount.mountpoint import mounted_here
+from speedwell.fs.mount_table import mounted_here
 from tests.integration.fuse_mount.mounting import Mounted, run
 from tests.integration.fuse_mount.test_mount_lifecycle import refusal
 from tests.local_cluster import LocalCluster

@@ -18,10 +18,10 @@ from speedwell.cluster.commands.accesslog import line_of
 from speedwell.cluster.commands.top import COLUMNS, rows
 from speedwell.cluster.errors import NotRunning
 from speedwell.cluster.mount_monitor import Mounts, Source, Statistics, activity, follow
+from speedwell.fs.mount_table import FILESYSTEM_TYPE, Mount
 from speedwell.fuse_mount.access_log import AccessLog
 from speedwell.fuse_mount.measures import BOUNDS_SECONDS
 from speedwell.fuse_mount.monitor import Monitor
-from speedwell.fuse_mount.mountpoint import FILESYSTEM_TYPE, Mount
 
 
 def said(clock_seconds: float, **changes: Any) -> Statistics:

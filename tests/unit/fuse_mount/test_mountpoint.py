@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from speedwell.fs.mount_table import Mount, mounts
 from speedwell.fuse_mount.errors import MountError
-from speedwell.fuse_mount.mountpoint import Mount, mounts, prepare
+from speedwell.fuse_mount.mountpoint import prepare
 
 TABLE = rb"""22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
 41 22 0:41 / /mnt/with\040space\011and\134more rw,nosuid - fuse.speedwell speedwell@127.0.0.1:7000 rw,user_id=1000

@@ -1,7 +1,7 @@
 """What was written to a file anywhere but at its end and is not published yet.
 
 The bytes lie at their own offsets in a sparse temporary file without a name, so their number is bounded by the
-disk, not by memory, and nothing is left of them when the mount dies.
+disk, not by memory, and nothing is left of them when the process dies.
 """
 
 import errno
@@ -13,7 +13,8 @@ from enum import Enum
 from itertools import pairwise
 from typing import NamedTuple
 
-from speedwell.fs.client import Changes, Reader
+from speedwell.fs.client.change.version import Changes
+from speedwell.fs.client.read.reader import Reader
 from speedwell.fs.wire.channel import Channel
 
 MAX_INTERVALS = 16384

@@ -1,4 +1,4 @@
-"""A file that programs on this mount have open, and what each open(2) of it returned.
+"""A file that is open for changes anywhere in it, and what each open(2) of it returned.
 
 All handles of one inode share an `OpenFile`, and with it one appender and one staging file: their writes keep one
 order, and every handle sees what the others have written.
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from speedwell.fs import paths, tracing
 from speedwell.fs.client import Appender, Client, Reader
+from speedwell.fs.client.change.staging import Source, Staging, seek
 from speedwell.fs.errors import LocksLost, NoSuchFile, ReadFailed, SpeedwellError, StaleFile
 from speedwell.fs.limits import require_possible_length
 from speedwell.fs.proto.speedwell_pb2 import Attributes
-from speedwell.fuse_mount.staging import Source, Staging, seek
 
 CONFIRM_SECONDS = 2.0
 """After so long without a change here the nameserver is asked for the newest version before a write."""

@@ -3,8 +3,8 @@
 import threading
 from typing import Any
 
+from speedwell.fs.client.change.open_file import OpenFile
 from speedwell.fs.proto.speedwell_pb2 import Attributes
-from speedwell.fuse_mount.open_file import OpenFile
 
 
 def test_who_looks_at_a_file_does_not_wait_for_what_is_being_published() -> None:

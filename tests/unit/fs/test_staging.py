@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from speedwell.fuse_mount.staging import Source, Staging
+from speedwell.fs.client.change.staging import Source, Staging
 
 BASE = bytes(range(1, 201))
 
