@@ -37,7 +37,7 @@ LONG = {
 ELSEWHERE = {
     "check": "it runs unit tests", "test": "it runs all tests", "setup": "before all tests",
     "release": "tests/unit/cluster/test_package.py",
-    "demo": "tests/integration/cluster/test_demo.py", "install-suites": "before all tests in CI",
+    "demo": "tests/integration/cluster/test_demo.py", "install-suites": "scripts/test runs it first",
     "run-xfstests": "it takes hours", "site": "tests/unit/test_documentation.py",
     "debian-package": "tests/integration/cluster/test_debian_package.py",
     "bench_pairs.py": "bench-metadata", "page_contents.py": "tests/integration/controller/test_page_in_browser.py",

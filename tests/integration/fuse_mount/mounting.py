@@ -1,6 +1,7 @@
 """Real mounts for the tests of this folder."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,9 @@ from tests.waiting import wait_until
 SPEEDWELL_MOUNT = Path(sys.executable).parent / "speedwell-mount"
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
+
+PROGRAMS = f"{os.environ['PATH']}:{Path.home()}/.cargo/bin"
+HAS_CARGO = shutil.which("cargo", path=PROGRAMS) is not None
 
 
 class Mounted:

@@ -15,12 +15,13 @@ from threading import Event, Thread
 
 import pytest
 
-from tests.integration.fuse_mount.mounting import Mounted
+from tests.integration.fuse_mount.mounting import HAS_CARGO, PROGRAMS, Mounted
 from tests.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.root
 
-FSX = shutil.which("fsx", path=f"{os.environ['PATH']}:{Path.home()}/.cargo/bin")
+FSX = shutil.which("fsx", path=PROGRAMS)
+NO_FSX = "fsx is not installed (scripts/install-suites does it)" if HAS_CARGO else "fsx needs cargo"
 FIO = shutil.which("fio")
 
 MAPPED = """
@@ -51,7 +52,7 @@ def fsx(directory: Path, place: Path, configuration: str, seed: int, operations:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
-needs_fsx = pytest.mark.skipif(FSX is None, reason="fsx is not installed (scripts/install-suites does it)")
+needs_fsx = pytest.mark.skipif(FSX is None, reason=NO_FSX)
 needs_fio = pytest.mark.skipif(FIO is None, reason="fio is not installed (scripts/install-suites does it)")
 
 
