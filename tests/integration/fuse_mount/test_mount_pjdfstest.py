@@ -1,7 +1,8 @@
 """pjdfstest, the suite that asks a filesystem for everything POSIX says of names and attributes: the one in Rust, and
 the older and larger one in C.
 
-`scripts/install-suites` installs them, the one in C from the directory PJDFSTEST_SOURCES. What is left out of the one in Rust is in pjdfstest_left_out.txt.
+`scripts/install-suites` installs them, the one in C from the directory PJDFSTEST_SOURCES. What is left out of the one
+in Rust is in pjdfstest_left_out.txt.
 """
 
 import fnmatch
