@@ -210,7 +210,7 @@ def problems(house: Busy) -> Iterator[str]:
             yield f"{flow}: goes {path} instead of {wanted}"
         if entries:
             traffic_class = next((each.traffic_class for each in entries[0][1].actions
-                                  if isinstance(each, LoadLabel)), 0)
+                                  if isinstance(each, LoadLabel)), 0) or 0      # None: the default's
             if len(links) > 2 and traffic_class != ((coflow.traffic_class or 0) if coflow else 0):
                 yield f"{flow}: class {traffic_class} instead of that of {coflow}"
             meter = house.switches[entries[0][0]].meters.get(entries[0][1].meter_id or 0)
