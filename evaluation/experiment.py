@@ -73,14 +73,14 @@ class Experiment(Layout):
             raise InvalidSetting(f"seed: must be a number from 0 up, not {choices.seed}")
         for what, wanted, there in (("methods", choices.methods, self.methods),
                                     ("points", choices.places, self.points)):
-            if unknown := set(wanted) - {each.name for each in there}:
+            if unknown := set(wanted) - set(map(_name, there)):
                 raise InvalidSetting(f"{what}: there is no {min(unknown)!r} here, but "
-                                     + ", ".join(repr(each.name) for each in there))
+                                     + ", ".join(repr(_name(each)) for each in there))
         methods = [method for method in self.methods if method.name in (*choices.methods, self.base)
                    or not choices.methods]
         added = [self.method_of(policy) for policy in choices.policies] if self.method_of is not None else []
         points = [self.points[index] for index in self.quick_points] if choices.quick else self.points
-        points = [point for point in self.points if point.name in choices.places] or points
+        points = [point for point in self.points if _name(point) in choices.places] or points
         return [self.task(point, method, choices.seed + run, choices) for point in points
                 for run in range(self.quick_runs if choices.quick else self.runs)
                 for method in dict.fromkeys((*methods, *added))]
@@ -127,3 +127,8 @@ def _of_packages(name: str | None = None) -> dict[str, Experiment]:
         if not isinstance(found[entry.name], Experiment):
             raise InvalidSetting(f"{where}: that is no speedwell.evaluation.experiment.Experiment")
     return found
+
+
+def _name(of: Any) -> str:
+    """What a user calls a method or a point: not every point has a name of its own."""
+    return str(getattr(of, "name", of))

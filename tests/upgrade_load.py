@@ -8,6 +8,7 @@ with a traceback at the first error.
 """
 
 import importlib
+import importlib.util
 import select
 import sys
 from typing import Any
@@ -31,7 +32,8 @@ def read(client: Any, path: str, offset: int, size: int) -> bytes:
 
 
 def main(module: str, nameserver: str, name: str) -> None:
-    changes = importlib.import_module(f"{module}.version").Changes
+    place = "change.version" if importlib.util.find_spec(f"{module}.change") else "version"     # of a version before
+    changes = importlib.import_module(f"{module}.{place}").Changes
     with importlib.import_module(module).Client(nameserver) as client:
         client.create("/shared")
         client.create(f"/{name}")

@@ -81,13 +81,15 @@ def test_the_dscp_of_strangers_is_cleared_and_that_of_a_class_set(tmp_path: Path
             into.settimeout(DEADLINE_SECONDS)
             into.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
             out.bind((SENDER, 9004))
-            out.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 7 << 2)
+            out.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 5 << 2)
 
-            def dscp() -> int:
-                out.sendto(b"x", (RECEIVER, 9003))
-                _, [(_, _, tos)], *_ = into.recvmsg(100, 100)
+            def dscp(size: int = 1) -> int:
+                out.sendto(bytes(size), (RECEIVER, 9003))
+                _, [(_, _, tos)], *_ = into.recvmsg(2000, 100)
                 return tos[0] >> 2
 
+            assert dscp() == dscp_of(0), "what is small goes first"
+            assert {dscp(1000) for _ in range(120)} == {dscp_of(0), 0}
             assert dscp() == 0
             flow = Flow(SENDER, RECEIVER, 9004, 9003, 17)
             for priority in (0, 3, 7):
