@@ -81,6 +81,8 @@ class Calls:
             answer = connection.expect_alone(pb.CallReply)
         except ConnectionLost:
             connection.close()
+            if connection.is_local:     # a server ends others' there, and says why over the network
+                self._pool.avoid_local(self._host, self._port)
             raise CallFailed from None
         except BaseException as error:
             connection.close()

@@ -55,8 +55,12 @@ class ConnectionPool:
         if channel is None and time.monotonic() >= self._not_local.get((host, port), 0.0):
             channel = local.connect(host, port, self._stall_timeout_seconds)
             if channel is None:
-                self._not_local[host, port] = time.monotonic() + NOT_LOCAL_SECONDS
+                self.avoid_local(host, port)
         return channel or self.take(host, port)
+
+    def avoid_local(self, host: str, port: int) -> None:
+        """For a while `take_on_this_host` goes over the network to this server."""
+        self._not_local[host, port] = time.monotonic() + NOT_LOCAL_SECONDS
 
     def _take_idle(self, address: Address) -> Channel | None:
         while True:

@@ -40,7 +40,7 @@ def write_tree(root: Path) -> None:
     (root / "link").symlink_to("renamed.py")
     os.setxattr(root / "renamed.py", "user.note", b"kept")
     os.chown(root / "moved" / "store", 12, 34)
-    os.utime(root / "moved" / "wire" / "rpc.py", ns=(1, 2))
+    os.utime(root / "moved" / "wire" / "channel.py", ns=(1, 2))
     shutil.rmtree(root / "moved" / "client")
 
 
