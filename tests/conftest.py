@@ -37,13 +37,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, help="Of tests that draw at random; one that fails prints its own.")
     parser.addoption(shares.OPTION, metavar="DIRECTORY", type=Path,
                      help="Leave the modules that others with this directory have taken, and take the rest.")
-    parser.addoption(shares.FIRST, metavar="FILE", type=Path, action="append", default=[],
-                     help=f"With {shares.OPTION}: take this module before all others. May be repeated.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if directory := config.getoption(shares.OPTION):
-        config.pluginmanager.register(shares.Shares(directory, config.getoption(shares.FIRST)))
+        config.pluginmanager.register(shares.Shares(directory))
 
 
 def pytest_sessionstart() -> None:

@@ -7,16 +7,14 @@ from pathlib import Path
 
 import pytest
 
-OPTION, FIRST = "--share", "--first"
+OPTION = "--share"
 
 
 class Shares:
-    """What one of them does. The directory is all of theirs, and empty at the start. Modules that are `first` are
-    taken before all others."""
+    """What one of them does. The directory is all of theirs, and empty at the start."""
 
-    def __init__(self, directory: Path, first: Sequence[Path]) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._first = frozenset(path.absolute() for path in first)
         self._taken: dict[Path, bool] = {}
 
     @pytest.hookimpl(tryfirst=True)
@@ -40,7 +38,7 @@ class Shares:
         return True
 
     def _taken_of(self, items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
-        for item in sorted(items, key=lambda item: item.path not in self._first):
+        for item in items:
             if item.path not in self._taken:
                 self._taken[item.path] = self._take(str(item.path.relative_to(item.config.rootpath)))
             if self._taken[item.path]:
