@@ -141,12 +141,6 @@ class Directories:
         for directory in self.all:
             directory.measure()
 
-    def capacity(self) -> tuple[int, int]:
-        """(size of the disks, bytes that new files may take). Raises StorageFailed, also if no directory is left."""
-        self.require_one()
-        disks = {use.disk: use for use in self.uses() if not use.failure}
-        return (sum(use.capacity_bytes for use in disks.values()), sum(use.available_bytes for use in disks.values()))
-
     # ------------------------------------------------------------------ private
 
     def _keep_one_of_each(self) -> None:

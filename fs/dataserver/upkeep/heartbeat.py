@@ -103,15 +103,17 @@ class Heartbeats:
         self._contents.scan()
         directories = self._store.directories
         directories.measure()
-        capacity_bytes, available_bytes = directories.capacity()
+        directories.require_one()
         uses = directories.uses()
+        disks = {use.disk: use for use in uses if not use.failure}.values()
         first = next(use for use in uses if not use.failure)
         lengths = self._store.take_grown(LENGTHS_PER_HEARTBEAT)
         deleted = list(self._deleted)
         under_way = self._copies.under_way
         made, failed = self._copies.take_ended()
         request = HeartbeatRequest(
-            server=self._server, capacity_bytes=capacity_bytes, available_bytes=available_bytes, lengths=lengths,
+            server=self._server, capacity_bytes=sum(use.capacity_bytes for use in disks),
+            available_bytes=sum(use.available_bytes for use in disks), lengths=lengths,
             disk=first.disk, disk_left=max(use.disk_left for use in uses), directories=uses, deleted=deleted,
             reports=self._contents.reports, lost=self._contents.lost,
             copying=under_way, failed_copies=failed, copied=made, term=self._term,

@@ -191,7 +191,7 @@ def test_the_disk_that_is_left_is_enough_and_the_last_one_that_fails_is_said(
     fail(roots[2])
     store.look_after_directories()
     with pytest.raises(StorageFailed, match=r"(?s)a: .*b: .*c: "):
-        store.directories.capacity()
+        store.directories.require_one()
 
 
 @pytest.mark.parametrize("gone", ["moved away", "another one is there"])

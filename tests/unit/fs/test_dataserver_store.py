@@ -263,7 +263,7 @@ def test_new_files_are_offered_less_than_the_disk_has_free(tmp_path: Path) -> No
         store = FileStore(tmp_path / f"{reserved}", "d0", reserved)
         if reserved is None and disk.f_blocks * disk.f_frsize < 50 << 30:
             expected = free - disk.f_blocks * disk.f_frsize // 50
-        size, available = store.directories.capacity()
-        assert size == disk.f_blocks * disk.f_frsize
-        assert abs(available - max(0, expected)) < max(64 << 20, free // 20)    # others write meanwhile
+        [use] = store.directories.uses()
+        assert use.capacity_bytes == disk.f_blocks * disk.f_frsize
+        assert abs(use.available_bytes - max(0, expected)) < max(64 << 20, free // 20)    # others write meanwhile
         store.close()
