@@ -34,6 +34,7 @@ from speedwell.host_agent.errors import AgentError, KernelRefused
 from speedwell.host_agent.gate import Gate
 from speedwell.host_agent.guardian import MAX_SILENCE_SECONDS, Guardian
 from speedwell.host_agent.netlink import NETLINK_SOCK_DIAG
+from speedwell.host_agent.own_senders import OwnSenders
 from speedwell.host_agent.packet_queues import PacketQueues
 from speedwell.host_agent.session import AgentEnd
 from speedwell.host_agent.uplink import FIRST_QUEUE, Uplink, UplinkCounters, gate_rule
@@ -93,6 +94,7 @@ class Agent:
         self._counters = UplinkCounters(uplink.interface)
         self._senders = Senders(address, threshold_bytes)
         self._guardian = Guardian(self._queues, uplink)
+        self._own = OwnSenders(address)
         self._channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._channel.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         self._schedulers = scheduler
@@ -162,6 +164,7 @@ class Agent:
                     time.sleep(PAUSE_SECONDS)
         finally:
             self._worker.shutdown(cancel_futures=True)
+            self._own.close()
             self._guardian.end()
 
     def _failed(self, what: str, error: BaseException) -> None:
@@ -174,7 +177,7 @@ class Agent:
     def _turn(self, turned_at: float) -> float:
         due = self._due(time.monotonic())
         wait = max(0.0, due - time.monotonic())
-        sockets = self._queues.socket, self._channel, self._classes.socket, self._waking
+        sockets = self._queues.socket, self._channel, self._classes.socket, self._own.socket, self._waking
         readable, _, _ = select.select(sockets, [], [], min(wait, 60.0))
         now = time.monotonic()
         self.counts["turns"] += 1
@@ -189,6 +192,8 @@ class Agent:
         if self._queues.socket in readable:
             self._hold(now)
         self._release(now)
+        if self._own.socket in readable:
+            self._hear_own(now)
         if self._classes.socket in readable:
             self.counts["marks"] += self._classes.hear()
         if now >= self._look_due(now):
@@ -263,6 +268,14 @@ class Agent:
                 Gate(self._uplink_bps), queue, self._change_rule(turns.destination, queue, True))
             self._beaten_at = -inf
         door.gate.direct(turns, now)
+        self._own.tell(turns.destination, door.gate)
+
+    def _hear_own(self, now: float) -> None:
+        for destination, is_new in self._own.hear(now):
+            if is_new:
+                self._looked_at = self._counted_at_bytes = -inf     # so that it is given turns soon
+            door = self._doors.get(destination)
+            self._own.tell(destination, door.gate if door else None)
 
     def _change_rule(self, destination: str, queue: int, is_wanted: bool) -> Future[None]:
         change = self._worker.submit(gate_rule, destination, queue, is_wanted)
@@ -359,10 +372,12 @@ class Agent:
         sendings = self._senders.count(list(connections(self._diagnostics)))
         backlogs = {destination: Backlog(destination, each.queued_bytes, each.sent_bytes, each.retransmitted_segments)
                     for destination, each in sendings.items()}
-        for destination, door in self._doors.items():
+        wanted = self._own.wanted_bytes(time.monotonic())
+        for destination in self._doors.keys() | wanted.keys():
             known = backlogs.get(destination, Backlog(destination, 0, 0, 0))
-            if door.gate.held_bytes > known.queued_bytes:
-                backlogs[destination] = Backlog(destination, door.gate.held_bytes, known.sent_bytes,
+            held_bytes = self._doors[destination].gate.held_bytes if destination in self._doors else 0
+            if (queued_bytes := max(known.queued_bytes, held_bytes) + wanted[destination]) > known.queued_bytes:
+                backlogs[destination] = Backlog(destination, queued_bytes, known.sent_bytes,
                                                 known.retransmitted_segments)
         return backlogs
 

@@ -13,7 +13,7 @@ AHEAD_SECONDS, IDLE_SECONDS = 0.005, 0.003
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
+class Span:
     """A slice in seconds of our clock; in one without end everything goes."""
 
     begin: float
@@ -31,7 +31,7 @@ class Gate:
     held_bytes: int = 0
     _waiting: deque[tuple[int, int]] = field(default_factory=deque)
     """(number, bytes) of each packet, the oldest first."""
-    _spans: tuple[_Span, ...] = ()
+    spans: tuple[Span, ...] = ()
     _sent_until: float = -inf
     """When what was let go will have left the uplink."""
     _used: float = -inf
@@ -39,7 +39,7 @@ class Gate:
 
     def is_asleep(self, now: float) -> bool:
         """Whether nothing waits, and what comes would have to, as no slice was given for it."""
-        return not self._waiting and not self._spans and now < self.free_at
+        return not self._waiting and not self.spans and now < self.free_at
 
     def idle_from(self, now: float) -> float:
         """When the slice that runs has carried nothing for IDLE_SECONDS after what was let go in it; inf: it is not
@@ -52,7 +52,7 @@ class Gate:
         """Take what a directive says that arrives now."""
         running = self._open_span(now)
         self.free_at = now + turns.lease_microseconds / 1e6
-        spans: list[_Span] = []
+        spans: list[Span] = []
         for each in turns.slices:
             begin = now + each.start_microseconds / 1e6
             end = now + (each.start_microseconds + each.duration_microseconds) / 1e6
@@ -61,8 +61,8 @@ class Gate:
                 begin = running.begin           # what is left of a slice is no shorter slice
             if spans and (spans[-1].end, spans[-1].rate_bps) == (begin, rate_bps):
                 begin = spans.pop().begin       # a packet may begin in one slice and end in the next
-            spans.append(_Span(begin, end, rate_bps))
-        self._spans = tuple(spans)
+            spans.append(Span(begin, end, rate_bps))
+        self.spans = tuple(spans)
 
     def arrive(self, number: int, size_bytes: int) -> None:
         """A packet has come to wait."""
@@ -98,18 +98,18 @@ class Gate:
             return now
         if span is not None and self._fits(span, max(self._sent_until, now)):
             return min(max(now, self._sent_until - AHEAD_SECONDS / 2), span.end, self.free_at)
-        return min([each.begin for each in self._spans if each.begin > now] + [self.free_at])
+        return min([each.begin for each in self.spans if each.begin > now] + [self.free_at])
 
     def forget_waiting(self) -> None:
         """Somebody else has let them go."""
         self._waiting.clear()
         self.held_bytes = 0
 
-    def _fits(self, span: _Span, begin: float) -> bool:
+    def _fits(self, span: Span, begin: float) -> bool:
         takes = self._waiting[0][1] * 8 / span.rate_bps
         return begin + takes <= span.end or (takes > span.end - span.begin and self._used != span.begin)
 
-    def _open_span(self, now: float) -> _Span | None:
+    def _open_span(self, now: float) -> Span | None:
         if now >= self.free_at:
-            return _Span(now, inf, self.uplink_bps)
-        return next((each for each in self._spans if each.begin <= now < each.end), None)
+            return Span(now, inf, self.uplink_bps)
+        return next((each for each in self.spans if each.begin <= now < each.end), None)

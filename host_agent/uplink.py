@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import Any
 
+from speedwell.fs.wire.turns import MARK as OWN_MARK
 from speedwell.host_agent import netlink
 from speedwell.host_agent.channel import PRIORITIES
 from speedwell.host_agent.errors import KernelRefused, MissingRequirement
@@ -188,10 +189,11 @@ class Uplink:
         first = [f"{unmarked} {which} -j DSCP --set-dscp {dscp_of(0)}" for which in (small, *networks)]
         pass_by = [f"-A {GATE_CHAIN} {which} -j RETURN" for which in networks]
         never = f"-A {GATE_CHAIN} -m connmark --mark {mark_of(0):#x}/{MARK_MASK:#x} -j RETURN"
+        own = f"-A {GATE_CHAIN} -m mark --mark {OWN_MARK:#x}/{OWN_MARK:#x} -j RETURN"
         probe = f"-A {GATE_CHAIN} -d 0.0.0.0 -j NFQUEUE --queue-num {FIRST_QUEUE} --queue-bypass"
         jumps = [f"-A POSTROUTING -o {self.interface} {' '.join(jump)}" for jump in reversed(self._jumps())]
         return "\n".join(["*mangle", f":{CLASS_CHAIN} - [0:0]", f":{GATE_CHAIN} - [0:0]", foreign, *first, *classes,
-                          *pass_by, never, probe, *jumps, "COMMIT", ""])
+                          *pass_by, never, own, probe, *jumps, "COMMIT", ""])
 
     def _classes(self) -> list[str]:
         device, rate, limit = f"dev {self.interface}", self.rate_bps, self._queue_packets * self._frame_bytes

@@ -19,6 +19,7 @@ from speedwell.fs.errors import ProtocolError, SpeedwellError, reason
 from speedwell.fs.proto.speedwell_pb2 import Call, DataRequest
 from speedwell.fs.wire import sending_files
 from speedwell.fs.wire.network_interface import checksums_in_hardware
+from speedwell.fs.wire.turns import in_turns
 
 VERSION = 1
 """Of the protocol: another one where who ignores what is new would do something wrong (docs/upgrades.md)."""
@@ -260,17 +261,19 @@ class Channel:
 
         Raises EOFError if the file is shorter.
         """
-        if self.is_local or not self._checksums_in_hardware():
-            # The kernel reads every byte for its checksum anyway, and page by page: large buffers are up to twice as
-            # fast over interfaces such as those of an emulated fabric. A local socket wakes its reader once for frame
-            # and bytes this way.
-            for part in sending_files.by_buffer(descriptor, offset, count):
-                self.send_bytes([part])
-            return
-        try:
-            sending_files.in_kernel(self.socket.fileno(), descriptor, offset, count)
-        except OSError as error:
-            raise self._lost(error) from None
+        for size in in_turns(self.socket, count):
+            if self.is_local or not self._checksums_in_hardware():
+                # The kernel reads every byte for its checksum anyway, and page by page: large buffers are up to twice
+                # as fast over interfaces such as those of an emulated fabric. A local socket wakes its reader once
+                # for frame and bytes this way.
+                for part in sending_files.by_buffer(descriptor, offset, size):
+                    self.send_bytes([part])
+            else:
+                try:
+                    sending_files.in_kernel(self.socket.fileno(), descriptor, offset, size)
+                except OSError as error:
+                    raise self._lost(error) from None
+            offset += size
 
     def _checksums_in_hardware(self) -> bool:
         return self.socket.family != socket.AF_INET or checksums_in_hardware(self.socket.getsockname()[0])
