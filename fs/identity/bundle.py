@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,11 @@ class Peer:
     scope: Scope | None = None      # None: for everybody, everywhere
 
     def __str__(self) -> str:
+        return self.text
+
+    @cached_property
+    def text(self) -> str:
+        """As `str`, for who asks at each request."""
         return f"{self.role} {self.name}"
 
 
@@ -55,7 +61,7 @@ class Identity:
         """Raises IdentityError, saying what is wrong with the files."""
         self.directory = Path(directory)
         self._lock = threading.Lock()
-        self._looked_at = time.monotonic()
+        self._look_at = time.monotonic() + LOOK_SECONDS
         self._signs = self._now_there()
         self._load()
 
@@ -74,7 +80,8 @@ class Identity:
     @property
     def generation(self) -> int:
         """Another number when something has changed."""
-        self._refresh()
+        if time.monotonic() >= self._look_at:   # here and in `refusal`: each request asks
+            self._refresh()
         return self._generation
 
     def server_context(self, *, anonymous: bool = False, to_switches: bool = False) -> ssl.SSLContext:
@@ -107,7 +114,8 @@ class Identity:
 
     def refusal(self, peer: Peer) -> str:
         """Why a peer is not served or trusted any more; empty for most."""
-        self._refresh()
+        if time.monotonic() >= self._look_at:
+            self._refresh()
         if peer.serial in self._revoked:
             return f"the certificate of the {peer} was revoked"
         if time.time() >= peer.expires_at:
@@ -148,12 +156,12 @@ class Identity:
 
     def _refresh(self) -> None:
         now = time.monotonic()
-        if now - self._looked_at < LOOK_SECONDS:
+        if now < self._look_at:
             return
         with self._lock:
-            if now - self._looked_at < LOOK_SECONDS:
+            if now < self._look_at:
                 return
-            self._looked_at = now
+            self._look_at = now + LOOK_SECONDS
             try:
                 signs = self._now_there()
                 if signs != self._signs:

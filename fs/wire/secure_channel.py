@@ -64,24 +64,27 @@ class SecureChannel(Channel):
 
     @property
     def is_pending(self) -> bool:
-        return self._tls.is_pending or bool(self._begun)
+        tls = self._tls
+        return bool(self._begun) or (tls.may_have_more and tls.is_pending)
 
     def is_readable(self, timeout_seconds: float) -> bool:
         return self._tls.is_pending or super().is_readable(timeout_seconds)
 
     def is_idle(self) -> bool:
         """Neither closed nor sent to, and made with the certificates that we have now."""
-        return (not self._tls.is_pending and self._generation == self._identity.generation
-                and super().is_idle())
+        tls = self._tls
+        return (not (tls.may_have_more and tls.is_pending) and self._generation == self._identity.generation
+                and not self._poll.poll(0))
 
     def _checksums_in_hardware(self) -> bool:
         """`sendfile` would pass TLS by."""
         return False
 
     def _send_frame(self, frame: bytes, more: bool) -> None:
-        self._tls.write(frame)
-        if not more:
-            self._tls.flush()
+        if more:
+            self._tls.write(frame)
+        else:
+            self.socket.sendall(self._sealed(frame))
 
     def _receive_waiting(self, count: int) -> bytes:
         """All `count` bytes, or as many as come within the timeout: OpenSSL hands out a record at a time."""

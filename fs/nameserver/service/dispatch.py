@@ -114,7 +114,7 @@ class Requests:
         try:
             request = _parse(request_type, data)
             asking.may_write = sender is None or sender.role in WRITERS
-            asking.client, asking.serial = (self.local, "") if sender is None else (str(sender), sender.serial)
+            asking.client, asking.serial = (self.local, "") if sender is None else (sender.text, sender.serial)
             asking.authorization = None if self._service is None else self._service.grants.authorization(sender)
             if sender is not None and sender.role == DATASERVER:
                 _require_own_name(sender, request)

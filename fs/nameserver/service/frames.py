@@ -84,7 +84,7 @@ class NameserverFrames(CommonThread):
     def _answer(self, name: str, data: bytes, channel: Channel) -> tuple[bytes | SpeedwellError, float]:
         """And for how many seconds to hold it back."""
         sender = channel.sender if isinstance(channel, SecureChannel) else None
-        who = str(sender or channel.source)
+        who = channel.source if sender is None else sender.text
         wait_seconds = self._requests.pace(who)
         answer: bytes | SpeedwellError
         try:
