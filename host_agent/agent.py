@@ -29,7 +29,7 @@ from speedwell.host_agent.channel import (
     Welcome,
 )
 from speedwell.host_agent.classes import Classes
-from speedwell.host_agent.connections import Senders, connections
+from speedwell.host_agent.connections import Senders, Sending, connections
 from speedwell.host_agent.errors import AgentError, KernelRefused
 from speedwell.host_agent.gate import Gate
 from speedwell.host_agent.guardian import MAX_SILENCE_SECONDS, Guardian
@@ -42,9 +42,8 @@ from speedwell.host_agent.uplink import FIRST_QUEUE, Uplink, UplinkCounters, gat
 MAX_GATES = 64
 KEEP_SECONDS = 2.0
 """How long a destination's rule stays when its lease is over: iptables takes milliseconds."""
-LOOK_SECONDS, IDLE_LOOK_SECONDS, GIVE_UP_SECONDS = 0.02, 0.1, 0.005
-"""Between two looks at what is queued, half a slice if that is longer; while nothing is, and nobody has turns; and
-while a slice may be given up."""
+LOOK_SECONDS, GIVE_UP_SECONDS = 0.1, 0.005
+"""Between two looks at what is queued; while a slice may be given up."""
 WORTH_A_COUNT = 0.1
 """Of a large flow's least bytes: the kernel walks through all connections of all hosts for each count."""
 SILENCE_SECONDS = 1.0
@@ -109,7 +108,7 @@ class Agent:
         self._beaten_at = -inf
         self._looked_at = time.monotonic()
         self._dropped_packets = 0
-        self._counted_at_bytes = -inf
+        self._counted_at = self._counted_at_bytes = -inf
         """What the uplink had sent when connections were counted last."""
         self._told: dict[str, Backlog] = {}
         self._is_stopped = False
@@ -214,14 +213,10 @@ class Agent:
         return due
 
     def _look_due(self, now: float) -> float:
-        idle_from = min((door.gate.idle_from(now) for door in self._doors.values()), default=inf)
-        return min(self._looked_at + self._look_seconds, max(self._looked_at + GIVE_UP_SECONDS, idle_from))
+        return min(self._looked_at + LOOK_SECONDS, max(self._looked_at + GIVE_UP_SECONDS, self._drained_at(now)))
 
-    @property
-    def _look_seconds(self) -> float:
-        is_busy = self._doors or any(each.queued_bytes for each in self._told.values())
-        busy_seconds = min(max(LOOK_SECONDS, self._slice_seconds / 2), SILENCE_SECONDS / SIGNS)
-        return busy_seconds if is_busy else IDLE_LOOK_SECONDS
+    def _drained_at(self, now: float) -> float:
+        return min((door.gate.drained_at(now) for door in self._doors.values()), default=inf)
 
     @property
     def _slice_seconds(self) -> float:
@@ -347,43 +342,52 @@ class Agent:
         sent_bytes = self._counters.sent_bytes()
         moved_bytes = sent_bytes - self._counted_at_bytes
         is_sign_due = now - self._signed_at >= SILENCE_SECONDS / SIGNS
-        is_to_count = (moved_bytes >= self._senders.threshold_bytes * WORTH_A_COUNT or self.held_bytes
-                       or (moved_bytes and is_sign_due) or any(each.queued_bytes for each in self._told.values()))
-        if not is_to_count and not is_sign_due:
-            return
-        if is_sign_due:
-            self._dropped_packets = self._counters.dropped_packets()
-        backlogs = self._backlogs() if is_to_count else self._told
+        is_due = now - self._counted_at >= LOOK_SECONDS and (
+            moved_bytes >= self._senders.threshold_bytes * WORTH_A_COUNT or self.held_bytes
+            or (moved_bytes and is_sign_due) or any(each.queued_bytes for each in self._told.values()))
+        is_to_count = is_due or moved_bytes == inf or self._drained_at(now) <= now
+        if is_to_count:
+            self._senders.count(list(connections(self._diagnostics)))
+            self._counted_at = now
+        backlogs = self._backlogs(now)
         news = [each for destination, each in backlogs.items() if each.queued_bytes
                 or self._told.get(destination) != each]
+        if not is_sign_due and not (news if is_to_count else _queued(backlogs) != _queued(self._told)):
+            return
         news.sort(key=lambda each: each.queued_bytes, reverse=True)
         if is_sign_due:
-            self._signed_at = now
-        if news or is_sign_due:
-            self._send(self._end.report(self._dropped_packets, news[:MAX_BACKLOGS]))
+            self._signed_at, self._dropped_packets = now, self._counters.dropped_packets()
+        self._send(self._end.report(self._dropped_packets, news[:MAX_BACKLOGS]))
         untold = {each.destination for each in news[MAX_BACKLOGS:]}
         if is_to_count:
             self._counted_at_bytes = -inf if untold else sent_bytes
         self._told = {destination: each for destination, each in backlogs.items() if destination not in untold}
         self._senders.drop(self._told)
 
-    def _backlogs(self) -> dict[str, Backlog]:
-        """TCP's own backlog has what is held of it; of other protocols only what is held is known."""
-        sendings = self._senders.count(list(connections(self._diagnostics)))
-        backlogs = {destination: Backlog(destination, each.queued_bytes, each.sent_bytes, each.retransmitted_segments)
-                    for destination, each in sendings.items()}
-        wanted = self._own.wanted_bytes(time.monotonic())
-        for destination in self._doors.keys() | wanted.keys():
-            known = backlogs.get(destination, Backlog(destination, 0, 0, 0))
-            held_bytes = self._doors[destination].gate.held_bytes if destination in self._doors else 0
-            if (queued_bytes := max(known.queued_bytes, held_bytes) + wanted[destination]) > known.queued_bytes:
-                backlogs[destination] = Backlog(destination, queued_bytes, known.sent_bytes,
-                                                known.retransmitted_segments)
+    def _backlogs(self, now: float) -> dict[str, Backlog]:
+        """TCP's own backlog has what is held of it; of other protocols only what is held is known. What waits for
+        acknowledgements alone needs no turn."""
+        backlogs = {}
+        wanted = self._own.wanted_bytes(now)
+        for destination in self._senders.sums.keys() | self._doors.keys() | wanted.keys():
+            sending = self._senders.sums.get(destination, Sending())
+            queued_bytes, door = sending.queued_bytes, self._doors.get(destination)
+            if door is not None and door.gate.is_done(now, sending.unsent_bytes > 0):
+                queued_bytes = 0
+            elif door is not None:
+                queued_bytes = max(queued_bytes, door.gate.held_bytes)
+            if destination in self._senders.sums or queued_bytes or wanted[destination]:
+                backlogs[destination] = Backlog(destination, queued_bytes + wanted[destination], sending.sent_bytes,
+                                                sending.retransmitted_segments)
         return backlogs
 
     def _send(self, datagram: bytes) -> None:
         with suppress(OSError):     # a scheduler or a network that is away: leases run out, and we register anew
             self._channel.sendto(datagram, self._place)
+
+
+def _queued(backlogs: dict[str, Backlog]) -> set[str]:
+    return {destination for destination, each in backlogs.items() if each.queued_bytes}
 
 
 def _arrival(extra: list[tuple[int, int, bytes]]) -> float:

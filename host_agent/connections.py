@@ -21,9 +21,9 @@ _REQUEST = struct.Struct("=3xB48xII")
 _ANSWER = struct.Struct("!B3xHH16s16s4x8s")
 _NUMBERS = struct.Struct("=IIIII")
 _INFO = 2
-_RETRANSMITTED, _ACKNOWLEDGED = struct.Struct("=I"), struct.Struct("=Q")
-_RETRANSMITTED_AT, _ACKNOWLEDGED_AT = 100, 120
-"""`tcpi_total_retrans` and `tcpi_bytes_acked` of `struct tcp_info`."""
+_SEGMENTS, _BYTES = struct.Struct("=I"), struct.Struct("=Q")
+_RETRANSMITTED_AT, _ACKNOWLEDGED_AT, _UNSENT_AT = 100, 120, 144
+"""`tcpi_total_retrans`, `tcpi_bytes_acked` and `tcpi_notsent_bytes` of `struct tcp_info`."""
 _SENDING_STATES = sum(1 << state for state in (1, 2, 4, 8, 9, 11))
 """Established or about to be, and the ways of closing in which data may still go."""
 _V4_IN_V6 = bytes(10) + b"\xff\xff"
@@ -34,7 +34,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Connection(NamedTuple):
-    """A TCP connection, seen from its sender. `cookie` tells it from any other of this machine's."""
+    """A TCP connection, seen from its sender. `cookie` tells it from any other of this machine's; `unsent_bytes` are
+    those of the queued ones that TCP has not sent once."""
 
     flow: Flow
     cookie: bytes
@@ -42,6 +43,7 @@ class Connection(NamedTuple):
     queued_bytes: int
     acknowledged_bytes: int
     retransmitted_segments: int
+    unsent_bytes: int = 0
 
 
 def connections(diagnostics: socket.socket) -> Iterator[Connection]:
@@ -66,13 +68,14 @@ def _connection(body: bytes) -> Connection | None:
         if not source.startswith(_V4_IN_V6):
             return None
         source, destination = source[12:], destination[12:]
-    acknowledged = retransmitted = 0
+    acknowledged = retransmitted = unsent = 0
     for kind, begin, end in netlink.attributes(body, _ANSWER.size + _NUMBERS.size):
-        if kind == _INFO and end - begin >= _ACKNOWLEDGED_AT + _ACKNOWLEDGED.size:
-            retransmitted = _RETRANSMITTED.unpack_from(body, begin + _RETRANSMITTED_AT)[0]
-            acknowledged = _ACKNOWLEDGED.unpack_from(body, begin + _ACKNOWLEDGED_AT)[0]
+        if kind == _INFO and end - begin >= _UNSENT_AT + _SEGMENTS.size:
+            retransmitted = _SEGMENTS.unpack_from(body, begin + _RETRANSMITTED_AT)[0]
+            acknowledged = _BYTES.unpack_from(body, begin + _ACKNOWLEDGED_AT)[0]
+            unsent = _SEGMENTS.unpack_from(body, begin + _UNSENT_AT)[0]
     flow = Flow(socket.inet_ntoa(source[:4]), socket.inet_ntoa(destination[:4]), port, to_port, TCP)
-    return Connection(flow, cookie, inode, queued_bytes, acknowledged, retransmitted)
+    return Connection(flow, cookie, inode, queued_bytes, acknowledged, retransmitted, unsent)
 
 
 @dataclass(slots=True)
@@ -82,6 +85,7 @@ class Sending:
     queued_bytes: int = 0
     sent_bytes: int = 0
     retransmitted_segments: int = 0
+    unsent_bytes: int = 0
 
 
 class Senders:
@@ -93,31 +97,32 @@ class Senders:
         self._known: dict[bytes, tuple[int, int]] = {}
         self._live: set[str] = set()
         """Destinations that have a large flow now."""
-        self._sums: dict[str, Sending] = {}
+        self.sums: dict[str, Sending] = {}
 
     def count(self, now: list[Connection]) -> dict[str, Sending]:
-        """By destination, all that had a large flow."""
-        for sending in self._sums.values():
-            sending.queued_bytes = 0
+        """By destination, all that had a large flow: `sums`."""
+        for sending in self.sums.values():
+            sending.queued_bytes = sending.unsent_bytes = 0
         known = {}
         for each in now:
             is_large = each.acknowledged_bytes + each.queued_bytes >= self.threshold_bytes
             if each.flow.source != self._address or not is_large:
                 continue
-            sending = self._sums.setdefault(each.flow.destination, Sending())
+            sending = self.sums.setdefault(each.flow.destination, Sending())
             acknowledged, retransmitted = self._known.get(each.cookie, (0, 0))
             known[each.cookie] = each.acknowledged_bytes, each.retransmitted_segments
             sending.queued_bytes += each.queued_bytes
+            sending.unsent_bytes += each.unsent_bytes
             sending.sent_bytes += each.acknowledged_bytes - acknowledged
             sending.retransmitted_segments += each.retransmitted_segments - retransmitted
         self._known = known
         self._live = {each.flow.destination for each in now if each.cookie in known}
-        return self._sums
+        return self.sums
 
     def drop(self, told: Collection[str]) -> None:
         """Forget sums that were told, of destinations without a large flow by now."""
-        for destination in self._sums.keys() & set(told) - self._live:
-            del self._sums[destination]
+        for destination in self.sums.keys() & set(told) - self._live:
+            del self.sums[destination]
 
 
 def pace(rates_bps: Mapping[int, int]) -> set[int]:

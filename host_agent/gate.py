@@ -38,15 +38,24 @@ class Gate:
     """Begin of the last slice in which something was let go."""
 
     def is_asleep(self, now: float) -> bool:
-        """Whether nothing waits, and what comes would have to, as no slice was given for it."""
-        return not self._waiting and not self.spans and now < self.free_at
+        """Whether nothing waits, and what comes would have to, as no slice is left for it."""
+        return not self._waiting and now < self.free_at and all(each.end <= now for each in self.spans)
 
-    def idle_from(self, now: float) -> float:
-        """When the slice that runs has carried nothing for IDLE_SECONDS after what was let go in it; inf: it is not
-        known to be idle, or no slice runs."""
+    def drained_at(self, now: float) -> float:
+        """When all that was let go in the slice that runs has left the uplink; inf: more waits, nothing was let go,
+        or no slice runs."""
         span = self._open_span(now)
         is_used = span is not None and span.end < inf and self._used == span.begin
-        return self._sent_until + IDLE_SECONDS if is_used and not self._waiting else inf
+        return self._sent_until if is_used and not self._waiting else inf
+
+    def is_done(self, now: float, has_more: bool) -> bool:
+        """Whether its turns are of no use now: nothing waits and nothing goes, for IDLE_SECONDS if the sender
+        `has_more`, which waits for acknowledgements."""
+        if self._waiting or now >= self.free_at:
+            return False
+        span = self._open_span(now)
+        began_at = max(self._sent_until, span.begin if span else -inf)
+        return now >= began_at + (IDLE_SECONDS if has_more else 0.0)
 
     def direct(self, turns: Turns, now: float) -> None:
         """Take what a directive says that arrives now."""

@@ -14,7 +14,7 @@ import pytest
 import speedwell.host_agent.agent
 from speedwell.coflow.report import Flow
 from speedwell.coflow.settings import SchedulerAddress
-from speedwell.host_agent.agent import GIVE_UP_SECONDS, IDLE_LOOK_SECONDS, LOOK_SECONDS, Agent
+from speedwell.host_agent.agent import GIVE_UP_SECONDS, LOOK_SECONDS, Agent
 from speedwell.host_agent.channel import MAX_BACKLOGS, BacklogReport, Registration, Slice, Turns, agent_key
 from speedwell.host_agent.connections import Connection
 from speedwell.host_agent.errors import KernelRefused
@@ -124,28 +124,31 @@ def test_the_guardian_hears_of_a_living_agent_well_before_it_would_act(
     assert agent._guardian.beats[-1][1] == pytest.approx(may_be_silent)     # type: ignore[attr-defined]
 
 
-def test_while_nothing_is_queued_and_nobody_has_turns_the_agent_looks_seldom(
-        agent: Agent, told: list[dict[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    def looks_again_after(queued_bytes: int) -> float:
-        connection = Connection(Flow(US, THERE, 1000, 80), b"cookie", 7, queued_bytes, 5000, 0)
+def test_who_waits_for_acknowledgements_alone_gives_its_slice_up_and_who_has_more_to_send_does_a_little_later(
+        agent: Agent, kernel: Kernel, told: list[dict[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    def queued_at(at: float, unsent_bytes: int) -> int:
+        connection = Connection(Flow(US, THERE, 1000, 80), b"cookie", 7, 2000, 5000, 0, unsent_bytes)
         monkeypatch.setattr(speedwell.host_agent.agent, "connections", lambda _: iter([connection]))
-        agent._heard_at, agent._signed_at, agent._looked_at, agent._counted_at_bytes = now, -inf, now, -inf
-        agent._look(now)
-        return agent._due(now) - now
+        agent._heard_at, agent._signed_at, agent._counted_at_bytes = at, -inf, -inf
+        agent._look(at)
+        return agent._told[THERE].queued_bytes
 
     now = time.monotonic()
-    assert looks_again_after(0) == pytest.approx(IDLE_LOOK_SECONDS)
-    assert looks_again_after(1) == pytest.approx(LOOK_SECONDS)
-    assert looks_again_after(0) == pytest.approx(IDLE_LOOK_SECONDS)
-    agent._end.slice_microseconds = 30_000
-    agent._direct(HELD, now)
-    agent._beaten_at = now
-    assert looks_again_after(0) == pytest.approx(LOOK_SECONDS)
-    agent._end.slice_microseconds = 100_000
-    assert looks_again_after(0) == pytest.approx(0.05)
+    assert queued_at(now, 0) == 2000, "no turns"
+    agent._direct(Turns(THERE, 30_000_000, (Slice(0, 10_000_000),)), now)
+    kernel.arrive(Packet(max(kernel.bound), 1, 10_000))
+    agent._hold(now)
+    assert queued_at(now, 0) == 10_000
+    agent._release(now)
+    gone_at = now + 8 * 10_000 / 20e6
+    assert [queued_at(gone_at + later, 0) for later in (-0.001, 0.001)] == [2000, 0]
+    assert [queued_at(gone_at + later, 1) for later in (0.001, 0.004)] == [2000, 0]
+    agent._direct(Turns(THERE, 30_000_000), now)
+    assert queued_at(gone_at + 0.004, 1) == 0, "nothing waits for its turn"
 
 
 def test_an_agent_whose_slice_is_idle_looks_soon_whether_it_can_give_it_up(agent: Agent, kernel: Kernel) -> None:
+    agent._end.slice_microseconds = 255_000     # else a pause of this machine lets all go
     now = time.monotonic()
     agent._direct(Turns(THERE, 30_000_000, (Slice(0, 10_000_000),)), now)
     agent._beaten_at = agent._looked_at = now
@@ -240,7 +243,7 @@ def test_a_destination_is_told_when_it_changes_and_then_no_more(
     assert sent(5000, 7000) == {"10.0.1.1": 7000}
     assert [sent(5000, 7000) for _ in range(3)] == [{}] * 3
     assert sent() == {}
-    assert not agent._backlogs()
+    assert not agent._backlogs(1000.0)
     many = [2000] * (MAX_BACKLOGS + 3)
     assert len(sent(*many)) == MAX_BACKLOGS and len(sent(*many)) == 3 and sent(*many) == {}
 
@@ -267,4 +270,6 @@ def test_a_sign_of_life_asks_the_kernel_nothing_where_nothing_has_moved_since_th
     assert len(counts) == 2
     sent_bytes[0] = 1001
     agent._look(now + 0.01)
+    assert len(counts) == 2
+    agent._look(now + LOOK_SECONDS)
     assert len(counts) == 3

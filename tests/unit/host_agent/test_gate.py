@@ -45,13 +45,20 @@ def test_a_slice_opens_and_closes() -> None:
 
 def test_a_slice_in_which_all_has_gone_is_idle_and_none_that_has_not_been_used_or_has_somebody_waiting() -> None:
     gate = gate_with(Slice(10_000, 10_000))
-    assert gate.idle_from(0.009) == inf and gate.idle_from(0.01) == inf
+    assert gate.drained_at(0.009) == inf and gate.drained_at(0.01) == inf and not gate.is_done(0.009, False)
     assert gate.release(0.01) == 3
-    assert gate.idle_from(0.012) == pytest.approx(0.013 + IDLE_SECONDS) and gate.idle_from(0.02) == inf
+    assert gate.drained_at(0.012) == pytest.approx(0.013) and gate.drained_at(0.02) == inf
+    assert [gate.is_done(at, False) for at in (0.0129, 0.0131)] == [False, True]
+    assert [gate.is_done(at, True) for at in (0.0131, 0.0131 + IDLE_SECONDS)] == [False, True]
     gate.arrive(4, 1000)
-    assert gate.idle_from(0.012) == inf
-    assert gate_with(Slice(10_000, 10_000), packets=0).idle_from(0.01) == inf
-    assert gate_with(lease=0).idle_from(0.01) == inf
+    assert gate.drained_at(0.012) == inf and not gate.is_done(0.05, False)
+    assert gate_with(Slice(10_000, 10_000), packets=0).drained_at(0.01) == inf
+    assert gate_with(lease=0).drained_at(0.01) == inf and not gate_with(lease=0, packets=0).is_done(0.01, False)
+
+
+def test_who_has_no_slice_left_and_nothing_waiting_sleeps() -> None:
+    gate = gate_with(Slice(10_000, 10_000), packets=0)
+    assert [gate.is_asleep(at) for at in (0.0, 0.019, 0.021, 1.0)] == [False, False, True, False]
 
 
 def test_no_more_goes_than_the_uplink_carries_before_the_slice_ends() -> None:
