@@ -20,6 +20,7 @@ from speedwell.cluster.fabric import FabricCluster
 from speedwell.cluster.host_agents import KEYS, PORT, key_file
 from speedwell.host_agent.channel import Directive, Turns, decode
 from speedwell.host_agent.errors import InvalidDatagram
+from speedwell.host_agent.realtime import run_before_all_others
 from speedwell.host_agent.uplink import ACK_BYTES
 from speedwell.topo.emulation.management import NODE_INTERFACE
 from speedwell.topo.fabric import Fabric, Host, spine_leaf
@@ -61,6 +62,7 @@ def measure(cluster: FabricCluster, senders: int, seconds: float, block_bytes: i
     with ThreadPoolExecutor(2 * senders + 2) as pool:
         def on(host: Host, work: Callable[..., Any], *arguments: object) -> Future[Any]:
             def enter_and_work() -> Any:
+                run_before_all_others()     # what is late is the network then, and not this machine's other work
                 enter(cluster.emulation.host_pid(host.name))
                 return work(*arguments)
 
@@ -98,6 +100,7 @@ class _Incast:
             self._listening.wait(STALL_SECONDS)
             listener.settimeout(STALL_SECONDS)
             connection, _ = listener.accept()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)    # as storage servers do
         with connection:
             while connection.recv(1):
                 connection.sendall(bytes(self._block_bytes))
@@ -123,8 +126,8 @@ class _Incast:
 
 
 def _pings(cluster: FabricCluster, source: Host, destination: Host, seconds: float) -> list[float]:
-    said = cluster.emulation.run(source.name, ["ping", "-i", str(PING_SECONDS), "-w", str(round(seconds)),
-                                               destination.ip], seconds + STALL_SECONDS).stdout
+    command = ["chrt", "--fifo", "1", "ping", "-i", str(PING_SECONDS), "-w", str(round(seconds)), destination.ip]
+    said = cluster.emulation.run(source.name, command, seconds + STALL_SECONDS).stdout
     return [float(each) for each in re.findall(r"time=([\d.]+) ms", said)]
 
 
