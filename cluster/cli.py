@@ -64,7 +64,7 @@ COMMANDS = {
     "report": ("evaluation.commands.report", "report", "Make one HTML page of results."),
     "completion": ("cluster.commands.version", "completion", "Print what makes a shell complete commands."),
     "man": ("cluster.commands.man", "man", "Write a man page for every command into DIRECTORY/man1."),
-    "version": ("cluster.commands.version", "version", "Print the version."),
+    "version": ("cluster.commands.version", "version", "Print the version, and in a clone its commit."),
 }
 
 
@@ -95,15 +95,15 @@ class LazyGroup(click.Group):
 
 def _print_version(context: click.Context, option: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from speedwell.cluster.commands.version import installed
+        from speedwell.cluster.commands.version import running
 
-        click.echo(installed())
+        click.echo(running())
         context.exit()
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
-              help="Print the version.")
+              help="Print the version, and in a clone its commit.")
 def speedwell() -> None:
     """Speedwell: a distributed filesystem whose reads are steered by an SDN controller.
 

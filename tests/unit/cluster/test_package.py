@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from speedwell.cluster.commands.version import installed, running
 from speedwell.fs.command_line import explain
 
 ROOT = Path(__file__).parents[3]
@@ -131,6 +132,7 @@ def test_one_command_makes_a_release_that_agrees_everywhere_and_none_twice(tmp_p
     assert set(versions(tmp_path)) == {"7.8.9"}
     assert run("git", "describe").stdout == "v7.8.9\n"
     assert run("git", "cat-file", "-t", "v7.8.9").stdout == "tag\n"
+    assert running(tmp_path) == f"{installed()} (v7.8.9)"
     told = (tmp_path / "CHANGELOG.md").read_text()
     assert told.index("## Unreleased") < told.index("## 7.8.9") < told.index("### Changed")
     assert len(told.splitlines()) == len(changes.splitlines()) + 2
@@ -145,3 +147,16 @@ def test_the_citation_names_the_five_papers() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert len(citation["references"]) == 5
     assert all(paper["title"] and paper["authors"] and paper["year"] for paper in citation["references"])
+
+
+def test_a_clone_tells_the_commit_that_runs_and_whether_files_differ_from_it(tmp_path: Path) -> None:
+    assert running(tmp_path) == installed()
+    (tmp_path / "file").touch()
+    for command in (["init", "--quiet"], ["config", "user.name", "a"], ["config", "user.email", "a@b"], ["add", "."],
+                    ["commit", "--quiet", "--message", "a"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True, timeout=60)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=tmp_path, check=True, capture_output=True,
+                            text=True, timeout=60).stdout.strip()
+    assert running(tmp_path) == f"{installed()} ({commit})"
+    (tmp_path / "file").write_text("changed")
+    assert running(tmp_path) == f"{installed()} ({commit}-dirty)"
