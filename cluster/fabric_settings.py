@@ -13,7 +13,7 @@ from speedwell.cluster.data_directories import MAX_DIRECTORIES
 from speedwell.cluster.errors import InvalidSetting
 from speedwell.cluster.nameservers import MAX_NAMESERVERS, etcd_names, nameserver_names
 from speedwell.controller.own_policies import POLICIES
-from speedwell.controller.policy.registry import Kind
+from speedwell.controller.policy.registry import Kind, replica_policy_beside
 from speedwell.controller.settings import CoflowPolicy, PathPolicy, PlacementPolicy, ReplicaPolicy, TimeslicePolicy
 from speedwell.controller.validation import reason
 from speedwell.fs.identity import roles
@@ -43,7 +43,10 @@ class FabricSettings(BaseModel):
     fsync: Literal["always", "fsync", "never"] | None = None
     min_replicas: int | None = Field(default=None, ge=1, le=16)
     deletion_grace_seconds: float = Field(default=60.0, ge=0, le=366 * 86400)
-    replica_policy: ReplicaPolicy = POLICIES.default(Kind.REPLICA)
+    coflows: CoflowPolicy | None = None
+    """By which policy the filesystem's transfers are scheduled as coflows; None: they are not."""
+    replica_policy: ReplicaPolicy = Field(default_factory=lambda settings: replica_policy_beside(
+        settings.get("coflows")))
     path_policy: PathPolicy = POLICIES.default(Kind.PATH)
     placement_policy: PlacementPolicy = POLICIES.default(Kind.PLACEMENT)
     shaped: bool = True
@@ -53,8 +56,6 @@ class FabricSettings(BaseModel):
     """How many hosts run a metadata server, the first of each rack before the second ones."""
     host_agents: TimeslicePolicy | None = None
     """By which policy a scheduler gives hosts' agents turns to send in; None: there are none."""
-    coflows: CoflowPolicy | None = None
-    """By which policy the filesystem's transfers are scheduled as coflows; None: they are not."""
     placement_measurements: Literal["switches", "heartbeats"] = "switches"
     """Who measures links for placements; heartbeats go with coflows only, as they are signed with their key."""
     poll_interval_seconds: float = Field(default=1.0, gt=0, le=3600)

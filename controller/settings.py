@@ -27,7 +27,7 @@ from pydantic_core.core_schema import CoreSchema, no_info_after_validator_functi
 from speedwell.controller.errors import InvalidSettings
 from speedwell.controller.own_policies import POLICIES
 from speedwell.controller.policy.errors import UnknownPolicy
-from speedwell.controller.policy.registry import Kind
+from speedwell.controller.policy.registry import Kind, replica_policy_beside
 from speedwell.controller.validation import reason
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.errors import InvalidArgument
@@ -141,18 +141,9 @@ class Settings(BaseModel):
         host = f"[{self.rest_host}]" if self.rest_host.version == 6 else self.rest_host
         return self.url or f"{'https' if self.identity else 'http'}://{host}:{self.rest_port}"
 
-    replica_policy: ReplicaPolicy = POLICIES.default(Kind.REPLICA)
-    path_policy: PathPolicy = POLICIES.default(Kind.PATH)
     placement_policy: PlacementPolicy = POLICIES.default(Kind.PLACEMENT)
     poll_interval_seconds: Seconds = 1.0
     read_idle_timeout_seconds: Annotated[int, Field(ge=1, le=65535)] = 30
-
-    @field_validator("path_policy")
-    @classmethod
-    def _goes_with_replica_policy(cls, path_policy: str, info: ValidationInfo) -> str:
-        if info.data.get("replica_policy") == "mayflower-plus" and path_policy != "mayflower":
-            raise ValueError("the replica policy mayflower-plus chooses paths itself: leave it out")
-        return path_policy
 
     default_capacity_bps: Annotated[float, Field(ge=1e3, le=1e15)] = 1e9
     """For a port whose switch tells neither by OVSDB nor by OpenFlow how fast it is."""
@@ -188,6 +179,17 @@ class Settings(BaseModel):
             raise ValueError(f'with this policy set queues = "{"priorities" if is_ranking else "mincof"}" or "none", '
                              f"not {queues!r}")
         return coflow_policy
+
+    replica_policy: ReplicaPolicy = Field(default_factory=lambda settings: replica_policy_beside(
+        settings.get("coflow_policy") if settings.get("coflow_key_file") else None))
+    path_policy: PathPolicy = POLICIES.default(Kind.PATH)
+
+    @field_validator("path_policy")
+    @classmethod
+    def _goes_with_replica_policy(cls, path_policy: str, info: ValidationInfo) -> str:
+        if info.data.get("replica_policy") == "mayflower-plus" and path_policy != "mayflower":
+            raise ValueError("the replica policy mayflower-plus chooses paths itself: leave it out")
+        return path_policy
 
     placement_measurements: Literal["switches", "heartbeats"] = "switches"
     """Who tells placements what links carry: the switches' counters, or the hosts, of their own links alone."""

@@ -18,7 +18,7 @@ from speedwell.sim.workload import Read
 class Systems:
     """Which are on, by which policy; an empty name is off."""
 
-    reads: str = "mayflower"
+    reads: str = "mayflower-srpt"
     coflows: str = "coflow-plus"
     placements: str = "sinbad-plus"
     turns: str = "xco-plus"

@@ -54,6 +54,8 @@ def _offered() -> Iterator[Policy]:
                   "Rizvi et al., Mayflower, ICDCS 2016, section 4.2")
     yield replica("mayflower-plus", "as mayflower, with exact shares over the whole network, and reads in parts that "
                   "are divided anew while they run", "own")
+    yield replica("mayflower-srpt", "as mayflower, for links on which what has least left goes first; the default "
+                  "where a coflow policy ranks flows", "own")
     yield replica("nearest", "the replica with the fewest links to the client", "Mayflower, section 6.2",
                   _of(_NETWORK, _GENERATOR, place="reads.nearest.Nearest"))
     yield replica("sinbad-r", "the replica with most to spare on its links, told of reads as they start",
@@ -110,3 +112,9 @@ def _offered() -> Iterator[Policy]:
 POLICIES = PolicyRegistry()
 for _policy in _offered():
     POLICIES.register(_policy)
+
+
+def replica_policy_beside(coflow_policy: str | None) -> str:
+    """What places reads unless somebody says: where coflows rank flows, links are queues. Raises UnknownPolicy."""
+    ranks_flows = coflow_policy is not None and POLICIES.get(Kind.COFLOW, coflow_policy).ranks_flows
+    return "mayflower-srpt" if ranks_flows else POLICIES.default(Kind.REPLICA)

@@ -19,7 +19,7 @@ from speedwell.controller.policy.network.five_tuple import TCP, FiveTuple
 from speedwell.controller.policy.network.graph import Link, Path
 from speedwell.controller.policy.reads.mayflower import FlowReading
 from speedwell.controller.policy.reads.multi_replica import Subflow
-from speedwell.controller.policy.reads.selection import MAYFLOWER, PLUS, Selector
+from speedwell.controller.policy.reads.selection import MAYFLOWER, PLUS, SRPT, Selector
 from speedwell.controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
 from speedwell.controller.reads.book import ConnectionInUse, Following, Read, ReadBook, ReadPart, ReadRequest
 from speedwell.controller.reads.byte_ranges import byte_ranges
@@ -29,7 +29,7 @@ from speedwell.controller.reads.read_divisions import ReadDivider
 from speedwell.controller.tables.flow_records import Claimant, FlowRecord
 from speedwell.controller.topology.state import NetworkState
 
-SPLITTING_POLICIES = (MAYFLOWER, PLUS)
+SPLITTING_POLICIES = (MAYFLOWER, PLUS, SRPT)
 """Replica policies under which a read may have several parts: those that the others are compared with read from one
 replica."""
 CLAIMANT = Claimant("reads", precedence=100)

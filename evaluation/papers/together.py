@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from speedwell.cluster.tables import Table
+from speedwell.controller.policy.registry import replica_policy_beside
 from speedwell.evaluation.experiment import Choices, Experiment, Result
 from speedwell.evaluation.results.report import Measure
 from speedwell.evaluation.results.statistics import Estimate, mean_estimate, ratio_estimate
@@ -39,7 +40,7 @@ CHOSEN = {
     "short": "200 flows of 20 kB a second, two round trips each",
     "queues": "1 ms of the port, full where TCP is held back by the link; incast loses no packets",
     "policies": ", ".join(f"{name}: {policy}" for name, policy in asdict(ON).items()) +
-                "; off: nearest and ECMP, fair sharing, rack-aware",
+                ", without coflows mayflower; off: nearest and ECMP, fair sharing, rack-aware",
 }
 
 
@@ -52,7 +53,8 @@ class Subset:
 
     @property
     def systems(self) -> Systems:
-        return replace(ON, **{name: "" for name in NAMES if name not in self.on})
+        on = replace(ON, **{name: "" for name in NAMES if name not in self.on})
+        return replace(on, reads=replica_policy_beside(on.coflows or None)) if on.reads else on
 
 
 def _subset(on: tuple[str, ...]) -> Subset:

@@ -95,7 +95,7 @@ def test_every_policy_can_be_made() -> None:
     network = network_with("l0 l1 s0", "a b", "a-l0 b-l1 l0-s0 l1-s0")
     paths = network.shortest_paths("a", "b")
     for policy in POLICIES.of(Kind.REPLICA):
-        if policy.name not in ("mayflower", "mayflower-plus"):
+        if policy.name not in ("mayflower", "mayflower-plus", "mayflower-srpt"):
             assert hasattr(POLICIES.make(Kind.REPLICA, policy.name, network, list, Random(1)), "choose")
     for policy in POLICIES.of(Kind.PATH):
         (path,) = POLICIES.make(Kind.PATH, policy.name, paths, FiveTuple("a", "b", 6, 1, 2))

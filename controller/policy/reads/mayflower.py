@@ -24,13 +24,14 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 import numpy as np
+from numpy.typing import NDArray
 
-from speedwell.controller.policy.compiled import Integers, Records
+from speedwell.controller.policy.compiled import Integers, Reals, Records
 from speedwell.controller.policy.errors import DuplicateFlow, InvalidMeasurement, NoPath, UnknownNode
 from speedwell.controller.policy.network.graph import Link, Network, Path
 from speedwell.controller.policy.reads import progressive_filling
 from speedwell.controller.policy.reads import share_kernels as kernels
-from speedwell.controller.policy.reads.link_load import ReadFlow, ShareTable
+from speedwell.controller.policy.reads.link_load import BACKGROUND_ORDER, ReadFlow, ShareTable
 from speedwell.controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
 
 FlowReading = tuple[str, int, float | None]
@@ -234,6 +235,17 @@ class Mayflower:
     def by_id(self) -> dict[str, ReadFlow]:
         """The same by their names, as they are at any time. Not to be changed."""
         return self._flows
+
+    def queued_on(self, links: Integers, now: float) -> tuple[Reals, NDArray[np.bool_], Reals]:
+        """What the flows on any of these links have left, in bits, which of the links each of them takes, and each
+        link's background in bits per second."""
+        self._follow_network()
+        rows = self._table.rows_on(tuple(links))
+        rows = rows[self._table.flows["order"][rows] != BACKGROUND_ORDER]
+        flows = self._table.flows[rows]
+        left_bits = np.maximum(flows["remaining"] - flows["bandwidth"] * (now - flows["settled_at"]), 0.0)
+        background_bps = self._table.flows["bandwidth"][self._table.links["background"][links]]
+        return left_bits, (self._table.routes[rows][:, :, np.newaxis] == links).any(axis=1), background_bps
 
     def background_bps(self, link: Link) -> float:
         """The background's share of a link in bits per second, as measured or since estimated.

@@ -17,12 +17,13 @@ from speedwell.controller.policy.network.graph import Link, Network, Path
 from speedwell.controller.policy.reads.link_load import ReadFlow
 from speedwell.controller.policy.reads.mayflower import FlowReading, Mayflower
 from speedwell.controller.policy.reads.mayflower_plus import PATIENCE, Division, MayflowerPlus
+from speedwell.controller.policy.reads.mayflower_srpt import MayflowerSrpt
 from speedwell.controller.policy.reads.multi_replica import Subflow, select_parts
 from speedwell.controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
 from speedwell.controller.policy.reads.sinbad_r import SinbadR
 from speedwell.controller.policy.registry import POLICIES, Kind
 
-MAYFLOWER, PLUS = "mayflower", "mayflower-plus"
+MAYFLOWER, PLUS, SRPT = "mayflower", "mayflower-plus", "mayflower-srpt"
 
 
 class ReplicaPolicy(Protocol):
@@ -53,6 +54,7 @@ class Selector:
         self.path_policy = path_policy
         self._network = network
         self._mayflower = Mayflower(network)
+        self._srpt = MayflowerSrpt(network, self._mayflower)
         self._plus: MayflowerPlus | None = None
         self._patience = patience
         self._replica_policies: dict[str, ReplicaPolicy] = {
@@ -81,9 +83,11 @@ class Selector:
         if replica_policy == "mayflower" and path_policy == "mayflower":
             return self._mayflower.select_replica_and_path(request, now)
         replicas = self._reachable(request)
-        if replica_policy != "mayflower":
+        if replica_policy not in (MAYFLOWER, SRPT):
             replicas = [self._replica_policies[replica_policy].choose(request, replicas, now)]
         paths = [(replica, path) for replica in replicas for path in self._paths(request, replica, path_policy)]
+        if replica_policy == SRPT:
+            return self._srpt.cheapest(request, paths, now)
         return self._mayflower.select_replica_and_path(request, now, paths)
 
     def select_parts(

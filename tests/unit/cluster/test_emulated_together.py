@@ -58,7 +58,7 @@ def test_effects_of_the_half_fraction_are_those_that_its_results_were_made_with(
 def test_a_cluster_of_a_subset_has_these_systems_and_no_other(subset: Subset) -> None:
     on, everything = fabric(POINT), with_all_systems(fabric(POINT))
     settings = read_settings(fabric=on, **settings_of(subset, on))
-    assert (settings.replica_policy == "mayflower") is ("reads" in subset.on)
+    assert (settings.replica_policy == "nearest") is ("reads" not in subset.on)
     assert (settings.placement_policy == everything["placement_policy"]) is ("placements" in subset.on)
     for name, setting in (("coflows", "coflows"), ("turns", "host_agents"), ("metadata", "metadata_stores")):
         assert (getattr(settings, setting) or None) == (everything[setting] if name in subset.on else None)

@@ -58,9 +58,10 @@ def test_each_pair_of_policies_answers_with_a_shortest_path_from_the_chosen_repl
         selection = chooser.select(request(*REPLICAS, client_port=number), 0.0)
         assert selection.replica in REPLICAS
         assert selection.path in network.shortest_paths(selection.replica.host, CLIENT)
-        assert selection.cost_seconds >= SIZE_BITS / selection.estimated_bps > 0
+        assert selection.cost_seconds * (1 + 1e-12) >= SIZE_BITS / selection.estimated_bps > 0
         share_bps = chooser.flow_added(str(number), selection.path, SIZE_BITS, 0.0)
-        assert share_bps == pytest.approx(selection.estimated_bps)
+        if replica_policy != "mayflower-srpt":      # which does not think that links are shared
+            assert share_bps == pytest.approx(selection.estimated_bps)
 
 
 @pytest.mark.parametrize(("replica_policy", "path_policy"), ALL)
@@ -164,7 +165,8 @@ def test_a_dropped_flow_gives_its_path_back(network: Network) -> None:
 
 
 def test_policies_that_are_not_offered_are_refused_by_name(network: Network) -> None:
-    offered = "mayflower, mayflower-plus, nearest, sinbad-r, sinbad-r-estimate, sinbad-r-measured, random"
+    offered = ("mayflower, mayflower-plus, mayflower-srpt, nearest, sinbad-r, sinbad-r-estimate, "
+               "sinbad-r-measured, random")
     with pytest.raises(UnknownPolicy, match=f"'closest'.*{offered}"):
         selector(network, "closest")
     with pytest.raises(UnknownPolicy, match=r"'hedera'.*mayflower, ecmp"):

@@ -17,6 +17,7 @@ from speedwell.controller.errors import (
     SwitchRefused,
     SwitchTimedOut,
 )
+from speedwell.controller.policy.registry import POLICIES, Kind
 from tests.unit.controller.in_process import AGGREGATIONS, EDGES, HOSTS, Controller, read_of
 
 
@@ -220,7 +221,7 @@ def test_missing_field_is_named(described: Described, field: str) -> None:
 @pytest.mark.parametrize("changes", [
     {"file_id": None, "replica_policy": None, "path_policy": None}, {"file_id": "x" * 255}, {"size_bytes": 1},
     {"size_bytes": 1 << 50}, {"client_ports": [1, 65535]}, {"replicas": [REPLICA, {**REPLICA, "port": 7001}]},
-    *({"replica_policy": policy} for policy in ("mayflower", "mayflower-plus", "nearest", "sinbad-r", "random")),
+    *({"replica_policy": policy} for policy in POLICIES.names(Kind.REPLICA)),
     {"replica_policy": "mayflower-plus", "path_policy": "mayflower", "follows": True},
     *({"path_policy": policy} for policy in ("mayflower", "ecmp")),
 ])
