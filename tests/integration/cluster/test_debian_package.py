@@ -16,8 +16,10 @@ PACKAGE_VARIABLE = "SPEEDWELL_DEBIAN_PACKAGE"
 
 SCRIPT = """export PATH=/srv/root/usr/bin:/usr/sbin:/usr/bin:/sbin:/bin
 mkdir /srv/units; mount --bind /srv/root/opt /opt
-speedwell init /srv/speedwell --name a --address 10.0.0.1 --replication 1
+speedwell init /srv/speedwell nameserver dataserver controller --name a --address 10.0.0.1 --replication 1
 speedwell up
+curl -sS --cacert /srv/speedwell/identity/authority.pem --cert /srv/speedwell/identity/operator/identity.pem \\
+    https://10.0.0.1:8080/v1/health
 speedwell put /bin/bash /
 speedwell get /bash - | cmp - /bin/bash
 grep speedwell-dataserver /srv/speedwell/state.json
@@ -42,9 +44,11 @@ def test_a_package_that_dpkg_has_installed_starts_an_installation(tmp_path: Path
         assert (root / "usr/share/man/man1/speedwell.1").exists()
         printed = machine.run(SCRIPT)
         assert '"/opt/speedwell/bin/speedwell-dataserver"' in printed
+        assert '"status":"empty"' in printed, "the controller of a network without switches"
         assert "ExecStart=/opt/speedwell/bin/speedwell-nameserver --config /srv/other/nameserver.toml" in printed
-        run("dpkg", f"--root={root}", "--remove", "speedwell")
+        run("dpkg", f"--root={root}", "--force-script-chrootless", "--remove", "speedwell")
         assert not list(root.glob("usr/bin/speedwell*"))
+        assert not list(root.glob("opt/speedwell*"))
 
 
 def run(*command: str) -> str:
