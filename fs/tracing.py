@@ -57,6 +57,18 @@ def carried(work: Callable[P, R]) -> Callable[P, R]:
     return partial(copy_context().run, work)
 
 
+def run_within(traceparent: str, work: Callable[P, R], *arguments: P.args, **options: P.kwargs) -> R:
+    """Do `work` as `with Within(traceparent)`, for what costs little more than that."""
+    token = _current.set(traceparent)
+    try:
+        return work(*arguments, **options)
+    except SpeedwellError as error:
+        error.request_id = error.request_id or traceparent[3:35]
+        raise
+    finally:
+        _current.reset(token)
+
+
 class Within:
     """What is done inside is part of the request of `traceparent`, and so are the errors that come out."""
 

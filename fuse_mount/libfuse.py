@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from speedwell.fs.tracing import Span, Within
+from speedwell.fs.tracing import Span, run_within
 from speedwell.fuse_mount.access_log import AccessLog
 from speedwell.fuse_mount.binding import CAP_POSIX_ACL
 from speedwell.fuse_mount.door import (
@@ -286,15 +286,14 @@ class Session:
 
     def _traced(self, name: str, method: Callable[..., None]) -> Callable[..., None]:
         """The same method as part of a trace: that of the open(2) whose handle it uses, or one that it begins."""
-        if name not in (*MAKE_A_HANDLE, *USE_A_HANDLE):
-            return method
-
-        def traced(request: int, *arguments: Any) -> None:
-            with Span(name) if name in MAKE_A_HANDLE else Within(
-                    self._operations.traceparent(arguments[-1].contents.fh)):
+        def making(request: int, *arguments: Any) -> None:
+            with Span(name):
                 method(request, *arguments)
 
-        return traced
+        def using(request: int, *arguments: Any) -> None:
+            run_within(self._operations.traceparent(arguments[-1].contents.fh), method, request, *arguments)
+
+        return making if name in MAKE_A_HANDLE else using if name in USE_A_HANDLE else method
 
     def _guarded(self, name: str, method: Callable[..., None]) -> Callable[..., None]:
         """Answers with what `method` raises, which it does only before it answers. Every request comes through here,

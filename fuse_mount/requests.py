@@ -28,6 +28,9 @@ TIMES = struct.Struct("=QQQII")
 INODE_BYTES = ALIGNMENT = 8
 NO_ENTRY = bytes(INODE_BYTES + TIMES.size + STATUS.size)
 PADDING = bytes(ALIGNMENT)
+READ_ONLY = 0x100   # Python's PyBUF_READ
+_bytes_at = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(
+    ("PyMemoryView_FromMemory", ctypes.pythonapi))
 POINTED = {"info": attrgetter("contents"), "lock": attrgetter("contents"), "handle": attrgetter("contents.fh")}
 KINDS = {kind: bits >> 12 for kind, bits in TYPE_BITS.items()}
 
@@ -120,8 +123,7 @@ class Requests(Session):
         self._libfuse.fuse_reply_buf(request, here.address, count)
 
     def _write(self, request: int, _: int, data: int, size: int, offset: int, info: Any) -> None:
-        memory = memoryview((ctypes.c_ubyte * size).from_address(data)).cast("B")
-        count = self._operations.write(info.contents.fh, memory, offset)
+        count = self._operations.write(info.contents.fh, _bytes_at(data, size, READ_ONLY), offset)
         self._here.thread.written_bytes += count
         self._libfuse.fuse_reply_write(request, count)
 
@@ -158,10 +160,11 @@ def _answered(operation: str, answer: str) -> Callable[..., None]:
     """A method for requests whose arguments are those of the operation, but for what they point to."""
     own = getattr(Requests, f"_answer_{answer}", None)
     passed = [(place, POINTED.get(name)) for place, name in enumerate(PASSED[operation]) if name[0] != "-"]
+    passes_all = passed == [(place, None) for place in range(len(PASSED[operation]))]
 
     def method(self: Requests, request: int, *arguments: Any) -> None:
-        result = getattr(self._operations, operation)(
-            *(arguments[place] if pointed is None else pointed(arguments[place]) for place, pointed in passed))
+        result = getattr(self._operations, operation)(*(arguments if passes_all else [
+            arguments[place] if pointed is None else pointed(arguments[place]) for place, pointed in passed]))
         if own is not None:
             own(self, request, result)
         else:

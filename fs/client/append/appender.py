@@ -11,9 +11,9 @@ from speedwell.fs import tracing
 from speedwell.fs.client.append.append_request import AppendRequests, Begun
 from speedwell.fs.client.context import ClientContext
 from speedwell.fs.errors import FileClosed, InvalidArgument, NameserverUnavailable, SpeedwellError
-from speedwell.fs.limits import require_possible_length
+from speedwell.fs.limits import MAX_FILE_BYTES, require_possible_length
 from speedwell.fs.proto.speedwell_pb2 import Attributes
-from speedwell.fs.tracing import Within
+from speedwell.fs.tracing import Within, run_within
 from speedwell.fs.wire.channel import MAX_APPEND_BYTES, Channel
 
 PIECE_BYTES = 4 << 20
@@ -84,22 +84,34 @@ class Appender:
         InvalidArgument for more than 1 GiB at once; FileTooLarge.
         """
         length = _checked_length(data)
-        with Within(self._span.traceparent), self._changed:
-            self._check()
-            require_possible_length(self.size + length)
-            while self._waiting_bytes and self._waiting_bytes + length > BUFFERED_BYTES:
-                self._queue_tail()
-                self._changed.wait()
-                self._check()
-            if length >= PIECE_BYTES:
-                self._queue_tail()
-            if length:
+        with self._changed:
+            if self._only_joins(length):
                 self._add_to_tail(data, length)
-            if self._tail_bytes >= PIECE_BYTES:
-                self._queue_tail()
-            elif not self._sent_any and length in AT_ONCE_BYTES and self._tail_bytes == length:
-                self._begin_tail()
+            else:
+                run_within(self._span.traceparent, self._write, data, length)
         return length
+
+    def _only_joins(self, length: int) -> bool:
+        """Whether so many bytes more are nothing to send, to wait for or to refuse: most small writes."""
+        return bool(self._tail) and self._tail_bytes + length < PIECE_BYTES and \
+            self._waiting_bytes + length <= BUFFERED_BYTES and self.size + length <= MAX_FILE_BYTES and \
+            self._error is None and not self._closed
+
+    def _write(self, data: Data, length: int) -> None:
+        self._check()
+        require_possible_length(self.size + length)
+        while self._waiting_bytes and self._waiting_bytes + length > BUFFERED_BYTES:
+            self._queue_tail()
+            self._changed.wait()
+            self._check()
+        if length >= PIECE_BYTES:
+            self._queue_tail()
+        if length:
+            self._add_to_tail(data, length)
+        if self._tail_bytes >= PIECE_BYTES:
+            self._queue_tail()
+        elif not self._sent_any and length in AT_ONCE_BYTES and self._tail_bytes == length:
+            self._begin_tail()
 
     def append_record(self, data: Data) -> int:
         """Append `data` now, after everything written before, and publish it; returns its offset."""

@@ -56,6 +56,17 @@ def test_an_error_has_the_id_of_the_innermost_request() -> None:
     assert raised.value.request_id == GIVEN[3:35]
 
 
+def test_work_within_a_request_and_its_errors_have_its_id() -> None:
+    def fail(message: str) -> None:
+        raise InternalError(message)
+
+    assert tracing.run_within(GIVEN, tracing.current) == GIVEN
+    with pytest.raises(SpeedwellError) as raised:
+        tracing.run_within(GIVEN, fail, "no")
+    assert raised.value.request_id == GIVEN[3:35]
+    assert tracing.current() == ""
+
+
 def test_what_is_carried_to_another_thread_belongs_to_the_request() -> None:
     seen: list[str] = []
     with Span("read"):
