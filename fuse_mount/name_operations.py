@@ -65,7 +65,7 @@ class NameOperations(SharedState):
         path, told = paths.below(directory, name), self._told()
         if told is None:
             known = self._metadata.known(path)
-            found = self._found(path, known) if known is not None else self._found_ahead(directory, name)
+            found = self._found(path, known) if known is not None else self._found_ahead(directory, name, path)
             if found is not None:
                 self._look_ahead.hits += 1
                 return found
@@ -92,13 +92,19 @@ class NameOperations(SharedState):
                 self._list_on(directory, listing, name, statuses=True, page=page)
                 self._ahead = directory, {name: place for place, name in enumerate(listing.names)}, listing
 
-    def _found_ahead(self, directory: int, name: bytes) -> Status | None:
+    def _found_ahead(self, directory: int, name: bytes, path: bytes) -> Status | None:
         listed, places, listing = self._ahead
         place = places.get(name, 0) if directory == listed else 0
-        if place < OWN_ENTRIES:
+        if place < listing.first or not place:
             return None
-        [status], seconds = self.looked_up(directory, listing, place, place + 1, paths.below(directory, name))
-        return Status(listing.inodes[place], status, seconds) if status else None
+        inode, seconds = listing.inodes[place], listing.until - time.monotonic()
+        if seconds <= 0 or self._metadata.changed_since(listing.moment, (path, inode)) or (
+                self._files and self._files.by_inode(inode) is not None):
+            return None     # beside it others may have come and gone
+        at = (place - listing.first) * STATUS.size
+        status = listing.statuses[at:at + STATUS.size]
+        self._nodes.found_all([(inode, path, _told_of(*TOLD.unpack(status)))])
+        return Status(inode, status, min(seconds, ONE_CALL_SECONDS) if self._locks_used else seconds)
 
     def _told(self) -> ToldStale | None:
         told = self._told_stale.get(self._kernel.caller().process) if self._told_stale else None
@@ -245,19 +251,18 @@ class NameOperations(SharedState):
         listing.kinds.extend(reply.kinds)
         listing.has_more = reply.more
 
-    def _holds(self, changed: bytes | int, listing: Listing, begin: int) -> bool:
-        """Whether what is known about the entries from `begin` on may be told, as far as `changed` was not."""
+    def _holds(self, directory: int, listing: Listing, begin: int) -> bool:
+        """Whether what is known about the entries from `begin` on may be told."""
         return listing.first <= begin and time.monotonic() < listing.until and not self._metadata.changed_since(
-            listing.moment, [changed])
+            listing.moment, [directory])
 
-    def looked_up(self, directory: int, listing: Listing, begin: int, end: int, path: bytes = b"",
-                  ) -> tuple[list[bytes], float]:
-        """Like `lookup` of each of some entries, or of the one at `path`, beside which others may have come and gone:
-        their STATUS, empty where that is not known, and for how many seconds the kernel may keep it."""
+    def looked_up(self, directory: int, listing: Listing, begin: int, end: int) -> tuple[list[bytes], float]:
+        """Like `lookup` of each of some entries: their STATUS, empty where that is not known, and for how many
+        seconds the kernel may keep it."""
         own, seconds = max(0, min(end, OWN_ENTRIES) - begin), listing.until - time.monotonic()
         begin += own
         inodes = listing.inodes[begin:end]
-        if not self._holds(path or directory, listing, begin):
+        if not self._holds(directory, listing, begin):
             return [b""] * (own + len(inodes)), 0.0
         unknown = self._metadata.changed_since(listing.moment, inodes)
         if self._files:
@@ -265,8 +270,7 @@ class NameOperations(SharedState):
         statuses = listing.statuses[(begin - listing.first) * STATUS.size:(end - listing.first) * STATUS.size]
         above = paths.below(directory, b"")
         self._nodes.found_all([
-            (inode, above + name, (size, mtime * NS + mtime_ns, ctime * NS + ctime_ns))
-            for inode, name, (size, mtime, ctime, mtime_ns, ctime_ns) in zip(
+            (inode, above + name, _told_of(*told)) for inode, name, told in zip(
                 inodes, listing.names[begin:end], TOLD.iter_unpack(statuses), strict=True) if inode not in unknown])
         known = [b"" if inode in unknown else statuses[at:at + STATUS.size]
                  for inode, at in zip(inodes, range(0, len(statuses), STATUS.size), strict=True)]
@@ -340,6 +344,10 @@ class NameOperations(SharedState):
             self._hold(replaced)
         elif replaced is not None and replaced.type == pb.DIRECTORY:
             self._nodes.get(replaced.inode).removed = replaced
+
+
+def _told_of(size: int, mtime: int, ctime: int, mtime_ns: int, ctime_ns: int) -> tuple[int, int, int]:
+    return size, mtime * NS + mtime_ns, ctime * NS + ctime_ns
 
 
 def _listing(directory: int) -> Listing:

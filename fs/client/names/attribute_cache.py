@@ -132,12 +132,12 @@ class AttributeCache:
 
     def _find(self, path: bytes) -> tuple[Attributes, float] | None:
         """The attributes, and until when they and the name may be told."""
-        key = _key(path)
-        if isinstance(key, int):
-            return self._inodes.get(key)
         name = self._names.get(path)
-        found = None if name is None else self._inodes.get(name[0])
-        return None if name is None or found is None else (found[0], min(name[1], found[1]))
+        if name is None:
+            key = _key(path)
+            return self._inodes.get(key) if isinstance(key, int) else None
+        found = self._inodes.get(name[0])
+        return None if found is None else (found[0], min(name[1], found[1]))
 
     def _put(self, path: bytes, attributes: Attributes, expires: float) -> None:
         inode = attributes.inode
