@@ -165,6 +165,42 @@ def test_who_is_not_the_authority_of_the_token_is_not_told_its_secret(
     assert asked == []
 
 
+def test_no_older_tls_is_spoken_where_machines_join(site: Site, tmp_path: Path) -> None:
+    token, before = site.invite("b", DATASERVER), site.content()
+    older = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    older.check_hostname, older.verify_mode = False, ssl.CERT_NONE
+    older.minimum_version = older.maximum_version = ssl.TLSVersion.TLSv1_2
+    with socket.create_connection(("127.0.0.1", site.server.server_port), 10) as plain, \
+            pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"):
+        older.wrap_socket(plain)
+    assert site.content() == before
+    joining.join(tmp_path / "b", token)
+
+
+def test_a_machine_tells_its_token_to_nobody_over_an_older_tls(site: Site, tmp_path: Path) -> None:
+    token = site.invite("b", DATASERVER)
+    older = Identity(site.directory / AUTHORITY).server_context(anonymous=True)
+    older.minimum_version = older.maximum_version = ssl.TLSVersion.TLSv1_2
+    told: list[str] = []
+
+    def downgrade(listener: socket.socket) -> None:
+        plain, _ = listener.accept()
+        with plain:
+            try:
+                told.append(older.wrap_socket(plain, server_side=True).recv(1 << 16).decode())
+            except ssl.SSLError as error:
+                told.append(error.reason)
+
+    with socket.create_server(("127.0.0.1", 0)) as between:
+        thread = threading.Thread(target=downgrade, args=(between,))
+        thread.start()
+        address = f"127.0.0.1:{between.getsockname()[1]}"
+        assert refuse(site, tmp_path / "b", token._replace(authority=address))
+        thread.join(10)
+    assert told == ["UNSUPPORTED_PROTOCOL"]
+    joining.join(tmp_path / "b", token)
+
+
 def failure(act: Callable[[], object], kind: type[Exception] = IdentityError) -> Exception:
     with pytest.raises(kind) as failed:
         act()
