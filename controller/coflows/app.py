@@ -19,7 +19,6 @@ from ryu.controller.handler import set_ev_cls
 from ryu.lib import hub
 
 from speedwell.coflow import host_heartbeat
-from speedwell.coflow.acceptance import ALLOWED_SKEW_SECONDS, Acceptance
 from speedwell.coflow.errors import InvalidReport, InvalidSetting
 from speedwell.coflow.host_heartbeat import HostHeartbeat
 from speedwell.coflow.report import MAX_DATAGRAM_BYTES, decode
@@ -31,7 +30,7 @@ from speedwell.controller.coflows.metrics import CoflowMetrics
 from speedwell.controller.coflows.minimum_rates import with_minimum_rates
 from speedwell.controller.coflows.planning import Assignments, CoflowPlan, CoflowPlanner, CoflowUpdates
 from speedwell.controller.coflows.policies import compile_policy, make_scheduler
-from speedwell.controller.coflows.told_times import ToldTimes
+from speedwell.controller.coflows.told_times import Hearing
 from speedwell.controller.counters.host_heartbeats import EventHostCounted, HostCounted
 from speedwell.controller.counters.poller import EventMeasured
 from speedwell.controller.errors import ControllerError, InvalidSettings, UnknownCoflow
@@ -94,8 +93,8 @@ class Coflows(Application):
             self._key = read_key(settings.coflow_key_file)
         except InvalidSetting as error:
             raise InvalidSettings(str(error)) from None
-        told = ToldTimes(settings.coflow_key_file.with_name(settings.coflow_key_file.name + ".told"))
-        self._acceptance = Acceptance(begun_unix=told.begun(time.time(), ALLOWED_SKEW_SECONDS), note_time=told.note)
+        self._hearing = Hearing(settings.coflow_key_file.with_name(settings.coflow_key_file.name + ".told"))
+        self._state.leadership.on_change.append(self._hearing.begin)
         compile_policy(settings.coflow_policy)
         self.book = CoflowBook(settings.coflow_expiry_seconds, settings.coflow_stall_seconds)
         self.planner = CoflowPlanner(
@@ -166,7 +165,7 @@ class Coflows(Application):
                 self._tell_heartbeat(host_heartbeat.decode(datagram, self._key))
                 return
             report = decode(datagram, self._key)
-            updates = self._acceptance.accept(report, time.time())
+            updates = self._hearing.reports.accept(report, time.time())
         except InvalidReport as error:
             self.metrics.reports.labels(error.reason).inc()
             self.logger.debug("a report is refused: %s", error)
@@ -185,6 +184,7 @@ class Coflows(Application):
         self._tell_news()
 
     def _tell_heartbeat(self, beat: HostHeartbeat) -> None:
+        self._hearing.require_news(beat.sent_at_microseconds / 1e6)
         self.send_event_to_observers(EventHostCounted(HostCounted(
             beat.host, beat.sender, beat.sent_at_microseconds / 1e6, beat.uptime_microseconds / 1e6,
             beat.received_bytes, beat.sent_bytes)))
@@ -353,7 +353,7 @@ class Coflows(Application):
     # --- time and the network ---
 
     def _expire(self) -> None:
-        self._acceptance.forget(time.time())
+        self._hearing.reports.forget(time.time())
         for coflow in in_turns(self.book):
             self.book.expire(coflow, time.monotonic())
         self._tell_news()

@@ -2,8 +2,11 @@
 taken before counts again then."""
 
 import logging
+import time
 from pathlib import Path
 
+from speedwell.coflow.acceptance import ALLOWED_SKEW_SECONDS, Acceptance
+from speedwell.coflow.errors import InvalidReport
 from speedwell.fs import durable
 
 log = logging.getLogger(__name__)
@@ -47,3 +50,28 @@ class ToldTimes:
             self._has_complained = True
             log.warning("%s cannot be written, so reports of hosts whose clocks are ahead can be replayed after a "
                         "restart: %s", self._path, error.strerror)
+
+
+class Hearing:
+    """What counts of what hosts tell: nothing that may have counted before we began, or began to lead."""
+
+    def __init__(self, path: Path) -> None:
+        """`path` is where the latest time is kept."""
+        self._path = path
+        self.begin()
+
+    def begin(self) -> None:
+        """From now on."""
+        told = ToldTimes(self._path)
+        self._note = told.note
+        self._begun = told.begun(time.time(), ALLOWED_SKEW_SECONDS)
+        self.reports = Acceptance(begun_unix=self._begun, note_time=told.note)
+
+    def require_news(self, sent_at: float) -> None:
+        """Of a heartbeat. Raises InvalidReport."""
+        now = time.time()
+        if abs(sent_at - now) > ALLOWED_SKEW_SECONDS:
+            return      # whoever keeps them refuses it
+        if sent_at < self._begun <= now + ALLOWED_SKEW_SECONDS:     # else our clock was set back
+            raise InvalidReport("crowded", "it may have counted before this controller began")
+        self._note(sent_at, now)

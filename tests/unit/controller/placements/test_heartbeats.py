@@ -115,6 +115,37 @@ def test_several_processes_of_a_host_may_tell_but_not_any_number(site: Site) -> 
     assert site.count("crowded") == 2 * 3
 
 
+def test_what_hosts_told_before_the_controller_began_or_led_counts_for_nothing(site: Site) -> None:
+    site.busy(late_seconds=5.0)
+    assert site.measured_bps() == {} and site.count("taken") == 0
+    site.busy()
+    assert site.measured_bps() and site.count("taken") == 3
+    for each in site.controller.state.leadership.on_change:     # it takes over from another one
+        each()
+    site.busy(late_seconds=1.0, sender=8)
+    assert site.count("taken") == 3
+    site.busy(sender=8)
+    assert site.count("taken") == 6
+
+
+def test_what_a_host_whose_clock_is_ahead_told_is_not_taken_again_after_a_restart(tmp_path: Path) -> None:
+    before = Site(tmp_path)
+    before.busy(late_seconds=-20.0)
+    assert before.count("taken") == 3
+    after = Site(tmp_path)
+    after.busy(late_seconds=-20.0)      # within the second that is kept beforehand
+    assert after.measured_bps() == {} and after.count("taken") == 0
+    after.busy(late_seconds=-25.0)
+    assert after.measured_bps() and after.count("taken") == 3, "its sender goes on"
+
+
+def test_a_heartbeat_counts_where_our_clock_was_set_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() - 3600)
+    site.busy()
+    assert site.count("taken") == 3
+
+
 def test_without_a_key_nobody_can_sign_heartbeats() -> None:
     with pytest.raises(InvalidSettings, match=r"placement_measurements.*coflow_key_file"):
         load_settings(placement_measurements="heartbeats")
