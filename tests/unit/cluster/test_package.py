@@ -115,10 +115,13 @@ def test_one_command_makes_a_release_that_agrees_everywhere_and_none_twice(tmp_p
     (tmp_path / "scripts").mkdir()
     for name in ("pyproject.toml", "CITATION.cff", "CHANGELOG.md", "scripts/release"):
         shutil.copy(ROOT / name, tmp_path / name)
+    changelog = tmp_path / "CHANGELOG.md"       # of which a release has just taken all that was unreleased, perhaps
+    changelog.write_text(changelog.read_text().replace("## Unreleased\n",
+                                                       "## Unreleased\n\n### Changed\n\n- All.\n", 1))
     for command in (["init", "--quiet"], ["config", "user.name", "a"], ["config", "user.email", "a@b"], ["add", "."],
                     ["commit", "--quiet", "--message", "a"]):
         assert run("git", *command).returncode == 0
-    changes = (tmp_path / "CHANGELOG.md").read_text()
+    changes = changelog.read_text()
     hook = tmp_path / ".git/hooks/pre-commit"
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\nexit 1\n")
@@ -133,7 +136,7 @@ def test_one_command_makes_a_release_that_agrees_everywhere_and_none_twice(tmp_p
     assert run("git", "describe").stdout == "v7.8.9\n"
     assert run("git", "cat-file", "-t", "v7.8.9").stdout == "tag\n"
     assert running(tmp_path) == f"{installed()} (v7.8.9)"
-    told = (tmp_path / "CHANGELOG.md").read_text()
+    told = changelog.read_text()
     assert told.index("## Unreleased") < told.index("## 7.8.9") < told.index("### Changed")
     assert len(told.splitlines()) == len(changes.splitlines()) + 2
     for wrong in ("7.8.9", "7.8.8", "8", "7.8.09", "v9.0.0"):
