@@ -15,7 +15,7 @@ from speedwell.cluster.nameservers import MAX_NAMESERVERS, etcd_names, nameserve
 from speedwell.controller.own_policies import POLICIES
 from speedwell.controller.policy.registry import Kind, replica_policy_beside
 from speedwell.controller.settings import CoflowPolicy, PathPolicy, PlacementPolicy, ReplicaPolicy, TimeslicePolicy
-from speedwell.controller.validation import reason
+from speedwell.controller.validation import problems, reason
 from speedwell.fs.identity import roles
 from speedwell.fs.units import counted
 from speedwell.topo.emulation.settings import Settings
@@ -132,7 +132,7 @@ def read_settings(**values: Any) -> FabricSettings:
         return FabricSettings(**values)
     except ValidationError as error:
         reasons = [": ".join(filter(None, (".".join(map(str, detail["loc"])), reason(detail))))
-                   for detail in error.errors()]
+                   for detail in problems(error)]
         raise InvalidSetting("; ".join(reasons)) from error
     except InvalidFabric as error:
         raise InvalidSetting(str(error)) from error

@@ -28,7 +28,7 @@ from speedwell.controller.errors import InvalidSettings
 from speedwell.controller.own_policies import POLICIES
 from speedwell.controller.policy.errors import UnknownPolicy
 from speedwell.controller.policy.registry import Kind, replica_policy_beside
-from speedwell.controller.validation import reason
+from speedwell.controller.validation import problems, reason
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.errors import InvalidArgument
 
@@ -259,7 +259,7 @@ def load_settings(file: Path | None = None, **given: Any) -> Settings:
     try:
         return Settings(**values)
     except ValidationError as error:
-        raise InvalidSettings("; ".join(_describe(problem) for problem in error.errors())) from error
+        raise InvalidSettings("; ".join(_describe(problem) for problem in problems(error))) from error
 
 
 def _describe(problem: Any) -> str:

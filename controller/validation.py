@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
 _WORDS = {
     "missing": "is missing",
     "extra_forbidden": "is not known",
@@ -27,6 +30,11 @@ _WORDS = {
     "path_type": "must be a path", "uuid_parsing": "must be a UUID", "uuid_type": "must be a UUID",
     "value_error": "{error}",
 }
+
+
+def problems(error: ValidationError) -> list[ErrorDetails]:
+    """What is wrong with settings, without the defaults that wait for a setting that is wrong itself."""
+    return [problem for problem in error.errors() if problem["type"] != "default_factory_not_called"]
 
 
 def reason(problem: Mapping[str, Any]) -> str:
