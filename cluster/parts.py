@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from speedwell.cluster import current, etcd_machines, identities, local_metrics
 from speedwell.cluster.errors import InvalidSetting
@@ -228,7 +229,8 @@ def remember(processes: Processes) -> current.Current:
         return found
     current.write(found)
     if found.identity:
-        places.remember(found.nameserver, Path(found.identity))
+        controllers = [urlsplit(url).netloc for url in (found.controller or "").split(",") if url]
+        places.remember(",".join((found.nameserver, *controllers)), Path(found.identity))
     return found
 
 

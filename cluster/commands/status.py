@@ -270,7 +270,8 @@ def _print_statistics(statistics: dict[str, Any]) -> None:
     alive = sum(server["alive"] for server in servers)
     echo(f"{counted(statistics['files'], 'file')}, {counted(statistics['directories'], 'directory')}; "
          f"{units.size(statistics['available_bytes'])} of {units.size(statistics['capacity_bytes'])} free")
-    echo(f"{counted(statistics['replication'], 'replica')}, at least {statistics['min_replicas']} for a change, "
+    least = min(statistics["min_replicas"], statistics["replication"])
+    echo(f"{counted(statistics['replication'], 'replica')}, at least {least} for a change, "
          f"fsync policy {statistics['fsync']}; chunks of {units.size(statistics['chunk_size'])}")
     echo(f"dataservers: {alive} alive, {len(servers) - alive} dead")
     if len(releases := _releases(statistics)) > 1:
