@@ -236,16 +236,17 @@ class Mayflower:
         """The same by their names, as they are at any time. Not to be changed."""
         return self._flows
 
-    def queued_on(self, links: Integers, now: float) -> tuple[Reals, NDArray[np.bool_], Reals]:
+    def queued_on(self, links: Integers, now: float) -> tuple[Reals, NDArray[np.bool_], Reals, Reals]:
         """What the flows on any of these links have left, in bits, which of the links each of them takes, and each
-        link's background in bits per second."""
+        link's background and capacity in bits per second."""
         self._follow_network()
         rows = self._table.rows_on(tuple(links))
         rows = rows[self._table.flows["order"][rows] != BACKGROUND_ORDER]
         flows = self._table.flows[rows]
         left_bits = np.maximum(flows["remaining"] - flows["bandwidth"] * (now - flows["settled_at"]), 0.0)
         background_bps = self._table.flows["bandwidth"][self._table.links["background"][links]]
-        return left_bits, (self._table.routes[rows][:, :, np.newaxis] == links).any(axis=1), background_bps
+        taken = (self._table.routes[rows][:, :, np.newaxis] == links).any(axis=1)
+        return left_bits, taken, background_bps, self._table.links["capacity"][links]
 
     def background_bps(self, link: Link) -> float:
         """The background's share of a link in bits per second, as measured or since estimated.

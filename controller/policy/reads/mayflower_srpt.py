@@ -51,9 +51,8 @@ class MayflowerSrpt:
     def _seconds(self, routes: Sequence[Sequence[int]], size_bits: float, now: float) -> tuple[Reals, Reals, Reals]:
         """For each route: until the read ends, what others wait for it, and its end if background held it up."""
         links = np.array(sorted({link for route in routes for link in route}), np.int64)
-        capacities = np.array(self._network.capacities_bps())[links]
         crosses = np.array([np.isin(links, route) for route in routes])
-        left_bits, taken, background_bps = self._mayflower.queued_on(links, now)
+        left_bits, taken, background_bps, capacities = self._mayflower.queued_on(links, now)
         goes_first = left_bits <= size_bits
         busy = (left_bits[goes_first] @ taken[goes_first] + size_bits) / capacities
         waits = taken[~goes_first] * (size_bits / capacities)
