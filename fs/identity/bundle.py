@@ -80,8 +80,7 @@ class Identity:
     @property
     def generation(self) -> int:
         """Another number when something has changed."""
-        if time.monotonic() >= self._look_at:   # here and in `refusal`: each request asks
-            self._refresh()
+        self._refresh()
         return self._generation
 
     def server_context(self, *, anonymous: bool = False, to_switches: bool = False) -> ssl.SSLContext:
@@ -114,8 +113,7 @@ class Identity:
 
     def refusal(self, peer: Peer) -> str:
         """Why a peer is not served or trusted any more; empty for most."""
-        if time.monotonic() >= self._look_at:
-            self._refresh()
+        self._refresh()
         if peer.serial in self._revoked:
             return f"the certificate of the {peer} was revoked"
         if time.time() >= peer.expires_at:

@@ -64,17 +64,15 @@ class SecureChannel(Channel):
 
     @property
     def is_pending(self) -> bool:
-        tls = self._tls
-        return bool(self._begun) or (tls.may_have_more and tls.is_pending)
+        return self._tls.is_pending or bool(self._begun)
 
     def is_readable(self, timeout_seconds: float) -> bool:
         return self._tls.is_pending or super().is_readable(timeout_seconds)
 
     def is_idle(self) -> bool:
         """Neither closed nor sent to, and made with the certificates that we have now."""
-        tls = self._tls
-        return (not (tls.may_have_more and tls.is_pending) and self._generation == self._identity.generation
-                and not self._poll.poll(0))
+        return (not self._tls.is_pending and self._generation == self._identity.generation
+                and super().is_idle())
 
     def _checksums_in_hardware(self) -> bool:
         """`sendfile` would pass TLS by."""

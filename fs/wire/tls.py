@@ -21,7 +21,7 @@ class TLS:
         self.socket = connection
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.session: Any = context.wrap_bio(self._incoming, self._outgoing, server_side, server_hostname)
-        self.may_have_more = True       # than what was read; the handshake's last part may bring some
+        self._may_have_more = True      # than what was read; the handshake's last part may bring some
 
     def do_handshake(self, deadline: float | None = None) -> None:
         """`deadline` is by the monotonic clock, for a socket that blocks. Raises ssl.SSLWantReadError where one that
@@ -47,19 +47,19 @@ class TLS:
     @property
     def is_pending(self) -> bool:
         """Whether something has come that was not read."""
-        return self.may_have_more and (self._incoming.pending > 0 or self.session.pending() > 0)
+        return self._may_have_more and (self._incoming.pending > 0 or self.session.pending() > 0)
 
     def receive(self, most: int, flags: int = 0) -> bytes:
         """At most so many bytes, none at the end. `flags` as for `socket.recv`. Raises OSError."""
-        if not self.may_have_more and (record := self.socket.recv(_LEAST_RECEIVED_BYTES, flags)):
+        if not self._may_have_more and (record := self.socket.recv(_LEAST_RECEIVED_BYTES, flags)):
             self._incoming.write(record)
-            self.may_have_more = True
+            self._may_have_more = True
         data: bytes = self.read(most, None, flags)
         return data
 
     def read(self, most: int, buffer: memoryview | None = None, flags: int = 0) -> Any:
         """Like `receive`; with a `buffer` into that, and how many."""
-        if not self.may_have_more:
+        if not self._may_have_more:
             self._fill(most, flags)
         while True:
             try:
@@ -69,7 +69,7 @@ class TLS:
             except ssl.SSLEOFError:
                 return b"" if buffer is None else 0
             else:
-                self.may_have_more = (len(read) if buffer is None else read) == most or self._incoming.pending > 0
+                self._may_have_more = (len(read) if buffer is None else read) == most or self._incoming.pending > 0
                 return read
 
     def write(self, data: bytes | memoryview) -> None:

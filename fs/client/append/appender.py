@@ -13,7 +13,7 @@ from speedwell.fs.client.context import ClientContext
 from speedwell.fs.errors import FileClosed, InvalidArgument, NameserverUnavailable, SpeedwellError
 from speedwell.fs.limits import MAX_FILE_BYTES, require_possible_length
 from speedwell.fs.proto.speedwell_pb2 import Attributes
-from speedwell.fs.tracing import Within, run_within
+from speedwell.fs.tracing import Within
 from speedwell.fs.wire.channel import MAX_APPEND_BYTES, Channel
 
 PIECE_BYTES = 4 << 20
@@ -88,7 +88,8 @@ class Appender:
             if self._only_joins(length):
                 self._add_to_tail(data, length)
             else:
-                run_within(self._span.traceparent, self._write, data, length)
+                with Within(self._span.traceparent):
+                    self._write(data, length)
         return length
 
     def _only_joins(self, length: int) -> bool:
