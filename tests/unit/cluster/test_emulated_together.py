@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from speedwell.cluster.fabric_settings import read_settings, with_all_systems
+from speedwell.controller.policy.registry import replica_policy_beside
 from speedwell.evaluation.commands.experiment import experiment
 from speedwell.evaluation.papers.together import (
     HALF,
@@ -58,7 +59,7 @@ def test_effects_of_the_half_fraction_are_those_that_its_results_were_made_with(
 def test_a_cluster_of_a_subset_has_these_systems_and_no_other(subset: Subset) -> None:
     on, everything = fabric(POINT), with_all_systems(fabric(POINT))
     settings = read_settings(fabric=on, **settings_of(subset, on))
-    assert (settings.replica_policy == "nearest") is ("reads" not in subset.on)
+    assert settings.replica_policy == (replica_policy_beside(settings.coflows) if "reads" in subset.on else "nearest")
     assert (settings.placement_policy == everything["placement_policy"]) is ("placements" in subset.on)
     for name, setting in (("coflows", "coflows"), ("turns", "host_agents"), ("metadata", "metadata_stores")):
         assert (getattr(settings, setting) or None) == (everything[setting] if name in subset.on else None)
