@@ -369,8 +369,10 @@ class FabricCluster:
             "--policy", str(self.settings.host_agents)))
 
     def _agent(self, name: str) -> Command:
-        return host_agents.agent(self.settings.directory, name, self.network.host(name).ip, MACHINE,
-                                 self._inside(name))
+        shown = local_metrics.identity_of(self.processes)   # to who reads metrics; it has a key for all else
+        return with_identity(self.processes, host_agents.agent(
+            self.settings.directory, name, self.network.host(name).ip, MACHINE, self._inside(name)),
+            shown.name if shown else None)
 
     def _mount(self, name: str, mountpoint: Path) -> Command:
         address = self.settings.fabric.host(name).ip

@@ -16,7 +16,8 @@ from speedwell.fs.identity.roles import CONTROLLER, OPERATOR, READER
 
 FOLDER = "identity"
 ENCRYPTING = ("speedwell-nameserver", "speedwell-dataserver")
-SERVERS = (*ENCRYPTING, "speedwell-controller", "speedwell-metadata-store", "speedwell-timeslices")
+SERVERS = (*ENCRYPTING, "speedwell-controller", "speedwell-metadata-store", "speedwell-timeslices",
+           "speedwell-host-agent")
 OPERATORS = ("operator", OPERATOR)
 
 

@@ -23,8 +23,6 @@ from speedwell.fs.metrics import is_loopback
 
 TARGETS_FILE = "metrics-targets.json"
 SUPERVISOR = "supervisor"
-AGENT = "agent-"
-"""Host agents have keys, no certificates."""
 
 
 def addresses(recorded: Mapping[str, str], names: Sequence[str], running: Sequence[str], host: str) -> dict[str, str]:
@@ -48,7 +46,7 @@ def write_targets(processes: Processes, others: Mapping[str, str]) -> None:
     if known:
         own = identity_of(processes)
         targets = [{"targets": [address], "labels": {"process": name} | (
-                    {} if own is None or is_loopback(address) or name.startswith(AGENT) else {"__scheme__": "https"})}
+                    {} if own is None or is_loopback(address) else {"__scheme__": "https"})}
                    for name, address in (known | others).items()]
         durable.replace(processes.directory / TARGETS_FILE, (json.dumps(targets, indent=2) + "\n").encode(),
                         STATE_MODE)

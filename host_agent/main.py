@@ -16,6 +16,7 @@ from speedwell.coflow.errors import CoflowError
 from speedwell.coflow.host_heartbeat import interface_of
 from speedwell.coflow.settings import SchedulerAddress, read_key
 from speedwell.fs import command_line, logs, systemd
+from speedwell.fs import insecure as insecure_servers
 from speedwell.fs import metrics as prometheus
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.config import config_option
@@ -47,14 +48,21 @@ from speedwell.host_agent.uplink import Uplink
               help="Flows to and from these addresses go first and never wait, however large. May be repeated.")
 @realtime_process.option
 @prometheus.OPTION
+@click.option("--identity", type=click.Path(path_type=Path), metavar="DIR",
+              help="What --metrics shows beyond loopback: key and certificates of a server or mount of this machine.")
+@insecure_servers.option
 @logs.OPTION
 def command(address: str, scheduler: str, key_file: Path, rate: int | None, queue_packets: int | None, large: int,
-            first: tuple[IPv4Network, ...], realtime: bool, metrics: str | None, log_level: str) -> int:
+            first: tuple[IPv4Network, ...], realtime: bool, metrics: str | None, identity: Path | None,
+            insecure: str | None, log_level: str) -> int:
     """Hold large flows until it is their turn, and queue this host's traffic by class, until SIGTERM or SIGINT."""
     logs.configure(log_level)
     (host, port), *others = map(_resolved, scheduler.split(","))
     scheduler_at = SchedulerAddress(host, port, read_key(key_file), tuple(others))
     prometheus.check(metrics)
+    if metrics and not prometheus.is_loopback(metrics):
+        insecure_servers.check(identity, insecure or insecure_servers.LOOPBACK,
+                               metrics=parse_address(metrics, "--metrics", lowest_port=0)[0])
     interface = interface_of(address)
     if os.geteuid() != 0:
         raise MissingRequirement("holding packets and queueing them by class needs root: run it with sudo")
@@ -66,7 +74,7 @@ def command(address: str, scheduler: str, key_file: Path, rate: int | None, queu
         signal.signal(number, agent.stop)
     told = f"ready {address} {interface} {uplink.rate_bps}"
     if metrics:                 # where it is refused, the guardian takes away what was made
-        told += f" {prometheus.serve(metrics, [AgentMetrics(agent)])}"
+        told += f" {prometheus.serve(metrics, [AgentMetrics(agent)], identity)}"
     gc.collect()
     gc.freeze()         # what start-up made stays: a look through it would hold a slice up
     systemd.ready(told)

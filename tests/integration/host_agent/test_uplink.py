@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from speedwell.fs.identity import files
+from speedwell.fs.identity.authority import Authority
+from speedwell.fs.identity.roles import DATASERVER, MOUNT, READER
 from tests.integration.host_agent.hosts import SENDER, Agent, Hosts, Scheduler, entering
 from tests.waiting import wait_until
 
@@ -49,6 +52,21 @@ def limit(hosts: Hosts) -> None:
                  f"class add dev {uplink} parent 1: classid 1:1 htb rate 8mbit burst 18000 cburst 18000 quantum 9000",
                  f"qdisc add dev {uplink} parent 1:1 handle 10: pfifo limit 20"):
         hosts.on(hosts.sender, "tc", *line.split())
+
+
+def test_beyond_loopback_its_metrics_are_for_readers_of_the_installation(hosts: Hosts, tmp_path: Path) -> None:
+    authority = Authority.make(tmp_path / "identity")
+    authority.ensure([(role, role) for role in (DATASERVER, MOUNT, READER)])
+    shown = {role: authority.directory / role / files.CERTIFICATE for role in (MOUNT, READER)}
+
+    def ask(*options: str) -> str:
+        return hosts.on(hosts.sender, "curl", "-sk", "--max-time", "20", *options, f"https://{SENDER}:9106/metrics")
+
+    with running(hosts, tmp_path, 8_000_000, "--metrics", "0.0.0.0:9106",
+                 "--identity", str(authority.directory / DATASERVER)):
+        assert "speedwell_agent_held_bytes" in ask("--cert", str(shown[READER]))
+        for options in (("--cert", str(shown[MOUNT])), ()):
+            assert "speedwell_agent" not in ask(*options)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -95,7 +113,8 @@ def test_one_line_says_why_an_agent_does_not_start(hosts: Hosts, tmp_path: Path)
     before = shape(hosts), hosts.rules()
     assert "--rate" in refusal(hosts, tmp_path)
     assert "no interface" in refusal(hosts, tmp_path, "--address", "10.99.0.1")
-    assert "--metrics: cannot listen" in refusal(hosts, tmp_path, "--rate", "8000000", "--metrics", "192.0.2.1:9105")
+    assert "--metrics: cannot listen" in refusal(hosts, tmp_path, "--rate", "8000000", "--metrics", "192.0.2.1:9105",
+                                                 "--insecure=fabric")
     wait_until(lambda: (shape(hosts), hosts.rules()) == before, DEADLINE_SECONDS, hosts.rules)
     assert "iptables is missing" in refusal(hosts, tmp_path, "--rate", "8000000", command=("env", "PATH=/nowhere"))
     assert (shape(hosts), hosts.rules()) == before

@@ -25,6 +25,7 @@ def options(tmp_path: Path) -> list[str]:
     (["--scheduler", "no.such.name.invalid:7000"], "--scheduler: no.such.name.invalid has no IPv4 address"),
     (["--scheduler", "[::1]:7000"], "--scheduler: ::1 has no IPv4 address"),
     (["--metrics", "9105"], "--metrics: '9105' is not HOST:PORT"),
+    (["--metrics", "0.0.0.0:9105", "--insecure=loopback"], "--metrics: other machines may reach 0.0.0.0"),
     (["--key-file", "/nonexistent"], "cannot read the coflow key in /nonexistent"),
     (["--rate", "0"], "'--rate'"),
     (["--large", "-1"], "'--large'"),
