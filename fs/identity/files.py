@@ -33,8 +33,12 @@ def make_directory(path: Path) -> Path:
 
 
 def any_identity(directory: Path) -> Path | None:
-    """One of those in a machine's directory of identities, to show to who asks for no certain role."""
-    return min((path.parent for path in directory.glob(f"*/{CERTIFICATE}")), default=None)
+    """One of those in a machine's directory of identities, to show to who asks for no certain role. Never a switch's:
+    that one trusts controllers alone."""
+    to_switches = directory / SWITCH_AUTHORITY
+    trusted = to_switches.read_bytes() if to_switches.exists() else b""
+    return min((path.parent for path in directory.glob(f"*/{CERTIFICATE}")
+                if (path.parent / AUTHORITY).read_bytes() != trusted), default=None)
 
 
 def key_in(certificate: bytes) -> bytes:

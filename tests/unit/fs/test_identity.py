@@ -398,6 +398,14 @@ def test_an_installation_of_before_gets_the_authority_that_switches_trust(tmp_pa
     wait_until(lambda: identity.generation > 1, 10, "a running controller does not see it")
 
 
+def test_a_supervisor_shows_no_identity_of_a_switch(tmp_path: Path) -> None:
+    authority = Authority.make(tmp_path / "identity")
+    authority.ensure([("00000000000000a1", SWITCH)])
+    assert files.any_identity(authority.directory) is None
+    authority.ensure([("ns", NAMESERVER)])
+    assert files.any_identity(authority.directory) == authority.directory / "ns"
+
+
 def test_switches_take_a_revoked_controller_no_more_and_the_others_still(tmp_path: Path) -> None:
     authority = Authority.make(tmp_path / "identity")
     revoked, left, switch = (authority.issue(name, role) for name, role in (
