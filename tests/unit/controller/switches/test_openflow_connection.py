@@ -271,6 +271,7 @@ def test_replies_that_are_wrong_cut_off_or_never_end_stop_nothing(process: Proce
 
     bad.reply = reply
     for _ in range(200):
+        assert good.answer_once(0.001), "a switch that is silent for some seconds is given up, so this one answers"
         if not bad.answer_once(0.02):
             bad.close()
             bad = Peer(process.openflow, 200)
