@@ -30,19 +30,21 @@ FIRST_PORT = 5400
 BLOCK_BYTES = 256 << 10
 PING_SECONDS = 0.02
 WARM_UP_SECONDS = 2.0
+ALONE_SECONDS = 10.0
 STALL_SECONDS = 20.0
 SO_RCVBUFFORCE, SO_TIMESTAMPNS, ETH_P_ALL, ETH_P_IP, UDP = 33, 35, 3, 0x0800, 17
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`used` is the part of the receiver's link that programs got; pings are in ms; `outside` is the part of what was
-    sent in turns that left outside its slice, None where nobody had turns."""
+    """`used` is the part of the receiver's link that programs got; pings are in ms, `alone` before anybody sends;
+    `outside` is the part of what was sent in turns that left outside its slice, None where nobody had turns."""
 
     used: float
     dropped_packets: int
     ping_median_ms: float
     ping_p99_ms: float
+    alone_p99_ms: float
     outside: float | None
 
 
@@ -59,6 +61,7 @@ def measure(cluster: FabricCluster, senders: int, seconds: float, block_bytes: i
     receiver, pinging, *_ = fabric.hosts
     sending = [host for host in fabric.hosts if host.rack != receiver.rack][:senders]
     incast, ended = _Incast(cluster, receiver, sending, block_bytes), threading.Event()
+    alone = quantiles(_pings(cluster, pinging, receiver, min(seconds, ALONE_SECONDS)), n=100)
     with ThreadPoolExecutor(2 * senders + 2) as pool:
         def on(host: Host, work: Callable[..., Any], *arguments: object) -> Future[Any]:
             def enter_and_work() -> Any:
@@ -85,7 +88,7 @@ def measure(cluster: FabricCluster, senders: int, seconds: float, block_bytes: i
         sent = [each.result(STALL_SECONDS) for each in watching]
     inside, outside = (sum(each[place] for each in sent) for place in (0, 1))
     cuts = quantiles(pings, n=100)
-    return Outcome(used, dropped, cuts[49], cuts[98], outside / (inside + outside) if inside else None)
+    return Outcome(used, dropped, cuts[49], cuts[98], alone[98], outside / (inside + outside) if inside else None)
 
 
 class _Incast:

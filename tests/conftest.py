@@ -12,7 +12,7 @@ import pytest
 
 from speedwell.fs import insecure
 from tests import shares, skips
-from tests.logs import Logs
+from tests.logs import FABRIC, Logs
 
 LOGS = pytest.StashKey[Logs]()
 FAILED = pytest.StashKey[bool]()
@@ -54,7 +54,7 @@ def pytest_sessionstart() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _logs(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> None:
-    pytestconfig.stash[LOGS] = Logs(tmp_path_factory.getbasetemp())
+    pytestconfig.stash[LOGS] = Logs(tmp_path_factory.getbasetemp(), FABRIC)
 
 
 @pytest.fixture(name="seed")

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.logs import TRACEBACK, Logs
+from speedwell.cluster import fabric_settings
+from tests.logs import FABRIC, TRACEBACK, Logs
 
 pytestmark = pytest.mark.tracebacks("the logs here are made up")
 
@@ -23,6 +24,20 @@ def test_each_traceback_is_told_once_wherever_a_process_logs(tmp_path: Path) -> 
     with loud.open("ab") as log:
         log.write(b"runs again\n")
     assert logs.tracebacks() == []
+
+
+def test_what_others_wrote_before_into_a_shared_directory_is_not_told(tmp_path: Path) -> None:
+    log = tmp_path / "fabric" / "logs" / "controller.log"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(TRACEBACK + b":\nOld\n")
+    (tmp_path / "base").mkdir()
+    logs = Logs(tmp_path / "base", tmp_path / "fabric")
+    assert logs.tracebacks() == []
+    assert fabric_settings.DIRECTORY == FABRIC
+    again = log.with_suffix(".new")
+    again.write_bytes(TRACEBACK + b":\nNew, in a log that was begun anew and is longer\n")
+    again.replace(log)
+    assert logs.tracebacks() == [f"{log}:\n{TRACEBACK.decode()}:\nNew, in a log that was begun anew and is longer\n"]
 
 
 def test_what_users_store_is_no_log(tmp_path: Path) -> None:
