@@ -18,17 +18,19 @@ from speedwell.cluster.controller_client import session
 from speedwell.cluster.errors import NotRunning
 from speedwell.cluster.local_commands import LOOPBACK
 from speedwell.cluster.processes import Command, program
+from speedwell.cluster.switched import ALL, KEYS, METRICS_PORT, PORT, key_file
+from speedwell.cluster.switched import TIMESLICES as SCHEDULER
 from speedwell.fs import durable
 from speedwell.topo.emulation.settings import Settings
 from speedwell.topo.fabric import Fabric
 from speedwell.topo.fabric.addresses import KEY_NETWORK, SLOT_NETWORK
 
-SCHEDULER = "timeslices"
-PORT, METRICS_PORT = 6657, 6658
+__all__ = ["ALL", "KEYS", "METRICS_PORT", "PORT", "SCHEDULER", "agent", "key_file", "make_keys", "scheduler",
+           "slice_ms", "turns"]
+
 PROCESS_BYTES = 30 << 20
 """Proportional set size of an agent with its guardian."""
 ANSWER_SECONDS = 2.0
-KEYS, ALL = "agent-keys", "all"
 _FRAMES = 10
 """Of the slowest host's link in a slice; shorter slices lose much of it to what no longer fits."""
 _LEAST_MS, _MOST_MS = 10, 1000
@@ -73,8 +75,3 @@ def turns(metrics_url: str) -> dict[str, int]:
         raise NotRunning(f"the scheduler of turns does not answer at {metrics_url}: {error}") from None
     return {sample.labels["agent"]: int(sample.value) for family in text_string_to_metric_families(answer.text)
             for sample in family.samples if sample.name == "speedwell_timeslices_destinations"}
-
-
-def key_file(place: Path, owner: str = ALL) -> Path:
-    """Of the host with that address, or the one of all."""
-    return place / f"{owner}.key"

@@ -8,6 +8,7 @@
 """
 
 import json
+import os
 import shutil
 import socket
 import tomllib
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from speedwell.cluster import current, etcd_machines, identities, local_metrics
+from speedwell.cluster import current, etcd_machines, identities, local_metrics, switched
 from speedwell.cluster.errors import InvalidSetting
 from speedwell.cluster.local_commands import LOOPBACK, ours, over_supervisor, start_supervisor
 from speedwell.cluster.local_metrics import SUPERVISOR
@@ -30,7 +31,8 @@ from speedwell.fs.identity import invitations, joining, places, roles
 
 KIND = current.MACHINE
 CERTIFICATES = "certificates"
-ORDER = (CERTIFICATES, roles.ETCD, roles.CONTROLLER, roles.NAMESERVER, roles.DATASERVER, roles.MOUNT)
+ORDER = (CERTIFICATES, roles.ETCD, roles.CONTROLLER, switched.TIMESLICES, roles.NAMESERVER, roles.DATASERVER,
+         roles.METADATA_STORE, roles.MOUNT, roles.HOST_AGENT)
 """In which they are started."""
 
 PORTS = {CERTIFICATES: 7450, roles.NAMESERVER: 7400, roles.DATASERVER: 7500}
@@ -39,14 +41,15 @@ REST_PORT = 8080
 
 @dataclass(frozen=True)
 class Part:
-    """Of this machine: its name, its IP address, where its filesystem is mounted, empty: nowhere, and the directories
-    of its dataserver, if not one below its own."""
+    """Of this machine: its name, its IP address, where its filesystem is mounted, empty: nowhere, the directories of
+    its dataserver, if not one below its own, and what its link carries, if not what its driver says."""
 
     directory: Path
     machine: str
     address: str
     mount: str = ""
     disks: Sequence[Path] = ()
+    rate_bps: int | None = None
 
 
 def first(part: Part, chosen: Sequence[str], replication: int, others: str = "") -> current.Current:
@@ -62,11 +65,13 @@ def first(part: Part, chosen: Sequence[str], replication: int, others: str = "")
     try:
         Authority.make(directory).ensure([
             (roles.AUTHORITY, roles.AUTHORITY), identities.OPERATORS,
-            *((invitations.name_of(part.machine, role), role) for role in chosen)], part.address)
+            *((invitations.name_of(part.machine, role, part.address), invitations.certified(role))
+              for role in chosen if role != roles.HOST_AGENT)], part.address)
         found = {"nameserver": ",".join(_at(address, PORTS[roles.NAMESERVER])
                                         for address in machines.values() or [part.address]),
                  "etcd": etcd_machines.as_text(machines), "replication": str(replication),
                  "controller": controller_at(part.address) if roles.CONTROLLER in chosen else ""}
+        found |= switched.told(directory, chosen, part.address, found)
         processes = _write(part, chosen, found)
         if not machines:    # an etcd that is empty is a new one
             _begin_namespace(processes, part, found["nameserver"])
@@ -123,7 +128,7 @@ def invited(processes: Processes, machine: str, chosen: Sequence[str], address: 
     InvalidSetting."""
     settings = processes.settings
     told = {"nameserver": settings.get("addresses", {}).get("nameserver", ""),
-            **{name: settings.get(name, "") for name in ("controller", "etcd", "replication")}}
+            **{name: settings.get(name, "") for name in ("controller", "etcd", "replication", "scheduler")}}
     machines = etcd_machines.parsed(told["etcd"])
     if replaces and machine in machines:
         chosen, told["replaces"] = [*chosen, roles.NAMESERVER], machine
@@ -136,19 +141,31 @@ def invited(processes: Processes, machine: str, chosen: Sequence[str], address: 
         # without an etcd they cannot agree on who leads
         known = told["controller"] if machines and roles.NAMESERVER in chosen else ""
         told["controller"] = ",".join(dict.fromkeys(filter(None, (known, controller_at(address)))))
-    return list(chosen), address, told
+    told |= switched.told(processes.directory / identities.FOLDER, chosen, address, told)
+    certified = [role for role in chosen if role != roles.HOST_AGENT]
+    if not certified:
+        raise InvalidSetting(f"{roles.HOST_AGENT}: it has no certificate, by which a machine joins: name one more "
+                             f"role, for example {roles.READER}")
+    return certified, address, told
 
 
-def replace(processes: Processes, machine: str) -> None:
-    """Take back what `machine` had, which was lost with its disk, and have etcd expect another one in its place.
-    Raises InvalidSetting, IdentityError, StorageFailed."""
+def note_invited(processes: Processes, told: Mapping[str, str]) -> None:
+    """Later ones are told of the scheduler that this machine has."""
+    if told.get("scheduler", "") != processes.settings.get("scheduler", ""):
+        processes.settings["scheduler"] = told["scheduler"]
+        processes.save()
+
+
+def replace(processes: Processes, machine: str, address: str) -> None:
+    """Take back what `machine` at `address` had, which was lost with its disk, and have etcd expect another one in
+    its place. Raises InvalidSetting, IdentityError, StorageFailed."""
     from speedwell.fs.identity.authority import Authority  # takes 30 ms
 
     folder = processes.directory / identities.FOLDER
     machines = etcd_machines.parsed(processes.settings.get("etcd", ""))
     authority = Authority(folder)
     valid = {each.name: each for each in authority.newest().values() if each.revoked_at is None}
-    names = valid.keys() & {invitations.name_of(machine, role) for role in roles.JOINING}
+    names = valid.keys() & {invitations.name_of(machine, role, address) for role in roles.JOINING}
     for name in sorted(names):
         if not valid[name].elsewhere:
             raise InvalidSetting(f"--replace: the certificate of {name} is this machine's own")
@@ -303,14 +320,16 @@ def _write(part: Part, chosen: Sequence[str], found: Mapping[str, str]) -> Proce
         roles.CONTROLLER: {"openflow_host": address, "rest_host": address, "rest_port": REST_PORT,
                            **(etcd if roles.NAMESERVER in chosen else {})},
         roles.MOUNT: {**common, "mountpoint": part.mount, "foreground": True, "local_host": address}}
-    for role in (CERTIFICATES, *(role for role in chosen if role in settings)):
+    settings = {role: {**values, "identity": folder / invitations.name_of(part.machine, role)}
+                for role, values in settings.items() if role in chosen} | {CERTIFICATES: settings[CERTIFICATES]}
+    settings |= switched.settings(directory, found, chosen, folder / invitations.name_of(
+        part.machine, roles.SCHEDULER), os.geteuid() == 0, part.rate_bps)
+    for role, values in settings.items():
         if (role == roles.MOUNT and not part.mount) or (role != CERTIFICATES and not found["nameserver"]):
             continue
-        if role != CERTIFICATES:
-            settings[role]["identity"] = folder / invitations.name_of(part.machine, role)
         if role == roles.MOUNT:
             Path(part.mount).mkdir(parents=True, exist_ok=True)
-        durable.replace(directory / f"{role}.toml", _toml(settings[role]).encode(), 0o644)
+        durable.replace(directory / f"{role}.toml", _toml(values).encode(), 0o644)
     if roles.ETCD in chosen:
         etcd_machines.write(directory, folder, part.machine, machines, found.get("replaces") == part.machine)
     processes = Processes(directory)
@@ -319,7 +338,8 @@ def _write(part: Part, chosen: Sequence[str], found: Mapping[str, str]) -> Proce
     processes.settings = {
         "kind": KIND, "address": address, "mount": part.mount, "nameservers": 1, "etcd_ports": [], "identity": False,
         "controller": found["controller"], "etcd": found.get("etcd", ""),
-        "replication": found.get("replication", ""), "addresses": {"nameserver": found["nameserver"]},
+        "replication": found.get("replication", ""), "scheduler": found.get("scheduler", ""),
+        "addresses": {"nameserver": found["nameserver"]},
         "user": str(identities.of_operator(directory) if is_first else folder / user if user else ""),
         "authority": listens[CERTIFICATES] if is_first else ""}
     processes.save()

@@ -10,8 +10,9 @@ from speedwell.cluster import parts
 from speedwell.cluster.errors import InvalidSetting
 from speedwell.cluster.processes import Processes
 from speedwell.cluster.state_files import STATE_MODE
+from speedwell.cluster.switched import TIMESLICES
 from speedwell.fs import durable
-from speedwell.fs.identity.roles import ETCD, MOUNT
+from speedwell.fs.identity.roles import ETCD, HOST_AGENT, METADATA_STORE, MOUNT
 
 UNSANDBOXED = (MOUNT,)
 """A namespace of its own for the sandbox would hide the mount from everybody else."""
@@ -22,6 +23,20 @@ STARTS = {
     MOUNT: NOTIFY,      # it waits for the nameserver as long as that is away, which no watchdog is to end
     ETCD: "Type=exec\nEnvironmentFile=$directory/etcd.env",     # it is ready once more than half of its members are
 }
+
+CAPABILITIES = {
+    TIMESLICES: "CAP_SYS_NICE",
+    # rules and queues of the uplink; the sockets of other programs; before all of them
+    HOST_AGENT: "CAP_NET_ADMIN CAP_NET_RAW CAP_SYS_PTRACE CAP_SYS_NICE",
+    METADATA_STORE: "CAP_NET_ADMIN",
+}
+REALTIME = "RestrictRealtime=no"
+OPENED = {
+    TIMESLICES: REALTIME,
+    HOST_AGENT: f"{REALTIME}\nReadWritePaths=/run",           # the lock of iptables is there
+    METADATA_STORE: "ProtectKernelTunables=no",               # it sets arp_announce
+}
+"""What the sandbox of a role does not close."""
 
 
 def check(directory: Path, place: Path, disks: Iterable[Path] = ()) -> None:
@@ -47,7 +62,8 @@ def write(processes: Processes, place: Path) -> list[str]:
             role=role, directory=directory, start=Template(STARTS.get(role, WATCHED)).substitute(directory=directory),
             command=" ".join(parts.command_again(processes, role).argv),
             rest="" if role in UNSANDBOXED else hardening.substitute(
-                writable=" ".join(map(str, [directory, *paths]))))
+                writable=" ".join(map(str, [directory, *paths])), capabilities=CAPABILITIES.get(role, ""),
+                opened=OPENED.get(role, "")))
         durable.replace(place / parts.unit_of(role), text.encode(), STATE_MODE)
     processes.settings["systemd"] = str(place)
     processes.save()

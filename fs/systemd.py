@@ -28,6 +28,20 @@ def watchdog_seconds() -> float | None:
     return int(microseconds) / 3e6 if microseconds.isdigit() and int(microseconds) else None
 
 
+class Watchdog:
+    """Of a service that turns in a loop, which comes to `beat` at least every second."""
+
+    def __init__(self) -> None:
+        self._seconds = watchdog_seconds()
+        self._due = 0.0
+
+    def beat(self, now: float) -> None:
+        """The loop turns. `now` is the monotonic time in seconds."""
+        if self._seconds is not None and now >= self._due:
+            notify("WATCHDOG=1")
+            self._due = now + self._seconds
+
+
 def wait_for(signals: Set[signal.Signals], works: Callable[[], bool] = lambda: True) -> None:
     """Until one of the signals, which are blocked, comes; meanwhile tell the watchdog what `works` says."""
     seconds = watchdog_seconds()

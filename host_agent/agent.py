@@ -17,6 +17,7 @@ from math import inf
 from typing import Any
 
 from speedwell.coflow.settings import SchedulerAddress
+from speedwell.fs import systemd
 from speedwell.host_agent import netlink
 from speedwell.host_agent.channel import (
     MAX_BACKLOGS,
@@ -154,8 +155,10 @@ class Agent:
     def run(self) -> None:
         """Returns when all that was made is gone again."""
         turned_at = time.monotonic()
+        watchdog = systemd.Watchdog()
         try:
             while not self._is_stopped:
+                watchdog.beat(turned_at)
                 try:
                     turned_at = self._turn(turned_at)
                 except Exception as error:

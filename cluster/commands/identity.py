@@ -21,12 +21,15 @@ from speedwell.fs import paths, units
 from speedwell.fs.addresses import is_ip
 from speedwell.fs.errors import IdentityError
 from speedwell.fs.identity import bearer, scope
-from speedwell.fs.identity.roles import JOINING, ROLES
+from speedwell.fs.identity.roles import HOST_AGENT, JOINING, ROLES
 from speedwell.fs.option_types import Duration
 
 if TYPE_CHECKING:
     from speedwell.fs.identity.authority import Authority
     from speedwell.fs.identity.register import Certificate
+
+PARTS = (*JOINING, HOST_AGENT)
+"""What an invitation may be for."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -111,14 +114,16 @@ def issue(name: str, role: str, installation: Path | None, directory: Path | Non
 
 @identity.command(help=f"""Print a token with which MACHINE gets certificates for ROLEs, once: `speedwell join`.
 
-    ROLE is one of {', '.join(JOINING)}. A dataserver's certificate has the name MACHINE, others ROLE-MACHINE.
+    ROLE is one of {', '.join(PARTS)}. A dataserver's certificate has the name MACHINE, that of a metadata-store the
+    machine's address, others ROLE-MACHINE; a host-agent has a key instead.
     Where several machines keep the names, a nameserver comes with its member of etcd.
     A token that was not used is taken back by `speedwell identity revoke MACHINE`.""")
 @click.argument("machine")
-@click.argument("roles", metavar="ROLE...", type=click.Choice(JOINING), nargs=-1, required=True)
+@click.argument("roles", metavar="ROLE...", type=click.Choice(PARTS), nargs=-1, required=True)
 @click.option("--authority", "listens", metavar="HOST:PORT", help="Where `speedwell-certificates --listen` of this "
               "machine is reached.  [default: as `speedwell init` has it]")
-@click.option("--address", metavar="IP", default="", help="Of MACHINE, for a controller.")
+@click.option("--address", metavar="IP", default="", help="Of MACHINE, for a controller, scheduler, "
+              "metadata-store or host-agent.")
 @click.option("--validity", type=Duration(30 * 86400), default="1h", show_default=True,
               help="The token is good for so long.")
 @click.option("--replace", "replaces", is_flag=True, help="MACHINE was lost with its disk: its certificates are "
@@ -139,9 +144,12 @@ def invite(machine: str, roles: tuple[str, ...], listens: str | None, address: s
         raise click.UsageError("say where the authority is reached: --authority HOST:PORT",
                                click.get_current_context())
     chosen, address, settings = parts.invited(processes, machine, roles, address, replaces)
-    echo(str(invitations.invite(place, listens, machine, chosen, scope=_scope(**within), address=address,
-                                settings=settings, validity_seconds=validity,
-                                free=(lambda: parts.replace(processes, machine)) if replaces else lambda: None)))
+    token = str(invitations.invite(place, listens, machine, chosen, scope=_scope(**within), address=address,
+                                   settings=settings, validity_seconds=validity,
+                                   free=(lambda: parts.replace(processes, machine, address)) if replaces
+                                   else lambda: None))
+    parts.note_invited(processes, settings)
+    echo(token)
 
 
 @identity.command()

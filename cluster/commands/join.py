@@ -16,7 +16,8 @@ from speedwell.fs.option_types import MountPoint
 if TYPE_CHECKING:
     from speedwell.cluster.current import Current
 
-FIRST = (roles.NAMESERVER, roles.DATASERVER, roles.CONTROLLER, roles.MOUNT)
+FIRST = (roles.NAMESERVER, roles.DATASERVER, roles.CONTROLLER, roles.MOUNT, roles.SCHEDULER, roles.METADATA_STORE,
+         roles.HOST_AGENT)
 MOST_CHARACTERS = 4096
 """Of a token."""
 
@@ -31,6 +32,11 @@ _disk_option = click.option("--disk", "disks", multiple=True,
 _systemd_option = click.option("--systemd", type=click.Path(path_type=Path, file_okay=False), is_flag=False,
                                flag_value="/etc/systemd/system", metavar="[DIR]", help="Write a unit for each role, "
                                "for systemd to start in place of `speedwell up`.")
+
+
+_rate_option = click.option("--rate", "rate_bps", type=click.IntRange(10_000, 1 << 40), metavar="BITS",
+                            help="That this machine's link carries a second, for its host agent.  [default: as its "
+                            "driver says]")
 
 
 @click.command(help=f"""Make the first machine of an installation that has several.
@@ -49,15 +55,16 @@ _systemd_option = click.option("--systemd", type=click.Path(path_type=Path, file
               "alone]")
 @_disk_option
 @_mount_option
+@_rate_option
 @_systemd_option
 def init(directory: Path, chosen: tuple[str, ...], address: str, name: str, replication: int, others: str,
-         disks: tuple[Path, ...], mount: Path | None, systemd: Path | None) -> None:
+         disks: tuple[Path, ...], mount: Path | None, rate_bps: int | None, systemd: Path | None) -> None:
     from speedwell.cluster import parts, units
 
     if systemd is not None:
         units.check(directory.absolute(), systemd, disks)
     picked = dict.fromkeys([*(chosen or FIRST[:2]), *([roles.MOUNT] if mount else [])])
-    part = parts.Part(directory.absolute(), name, address, str(mount or ""), _absolute(disks))
+    part = parts.Part(directory.absolute(), name, address, str(mount or ""), _absolute(disks), rate_bps)
     _tell(parts.first(part, list(picked), replication, others), systemd)
 
 
@@ -70,9 +77,10 @@ def init(directory: Path, chosen: tuple[str, ...], address: str, name: str, repl
               "it reaches the authority]")
 @_disk_option
 @_mount_option
+@_rate_option
 @_systemd_option
 def join(words: tuple[str, ...], token_file: TextIO | None, address: str | None, disks: tuple[Path, ...],
-         mount: Path | None, systemd: Path | None) -> None:
+         mount: Path | None, rate_bps: int | None, systemd: Path | None) -> None:
     """Get this machine's certificates for an installation.
 
     TOKEN is what `speedwell identity invite` has printed on the authority's machine; it is good once. Keys are made
@@ -94,7 +102,7 @@ def join(words: tuple[str, ...], token_file: TextIO | None, address: str | None,
     if systemd is not None:
         units.check(directory.absolute(), systemd, disks)
     parts.join(parts.Part(directory.absolute(), given.machine, address or parts.own_address(given.authority),
-                          str(mount or ""), _absolute(disks)), given, lambda made: _tell(made, systemd))
+                          str(mount or ""), _absolute(disks), rate_bps), given, lambda made: _tell(made, systemd))
 
 
 def _absolute(disks: tuple[Path, ...]) -> list[Path]:

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from speedwell.cluster import fabric_network
+from speedwell.cluster import current, fabric_network
 from speedwell.cluster.errors import ClusterError
 from speedwell.fs.identity.known import identity_for
 from speedwell.fs.metadata_store.addresses import PORT, PREFIX, address_of
@@ -70,4 +70,6 @@ def _client(key: str, port: int) -> MetadataClient:
     if not has_route(address_of(key.encode())):
         raise ClusterError(f"this machine has no route to {PREFIX}: run it on a host of the fabric "
                            "(`speedwell enter HOST`), or see `speedwell metadata route --help`")
-    return MetadataClient(port=port, identity=identity_for("", fabric_network.identity()))
+    last = current.read()
+    of_machine = last.identity if last is not None and last.kind == current.MACHINE else ""
+    return MetadataClient(port=port, identity=identity_for("", fabric_network.identity() or of_machine))

@@ -171,7 +171,8 @@ def _add_turns(state: Status) -> None:
     except ClusterError as error:
         state.problems.append(str(error))
         return
-    found = {address: turns.get(address.split()[0]) for name, address in alive.items() if name.startswith("agent-")}
+    found = {address: turns.get(address.split()[0]) for name, address in alive.items()
+             if name.startswith(("agent-", "host-agent"))}
     state.roles[scheduler] = f"hears {counted(len(turns), 'agent')}"
     state.roles |= {address: "not heard" if number is None else f"turns to {counted(number, 'host')}" if number
                     else "free" for address, number in found.items()}

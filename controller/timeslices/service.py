@@ -15,6 +15,7 @@ from speedwell.controller.policy.errors import PolicyError
 from speedwell.controller.timeslices.standby import FirstScheduler
 from speedwell.controller.timeslices.turns import Sending, TurnKeeper, later
 from speedwell.controller.timeslices.watches import ClassWatch, NetworkWatch
+from speedwell.fs import systemd
 from speedwell.fs.controller import Controller
 from speedwell.host_agent.channel import (
     MAX_DATAGRAM_BYTES,
@@ -91,7 +92,9 @@ class TurnService:
         if self._first is not None:
             self._first.start()
         due = passed_at = 0.0
+        watchdog = systemd.Watchdog()
         while not self._is_stopped:
+            watchdog.beat(time.monotonic())
             wait = max(0.0, due - time.monotonic())
             readable, _, _ = select.select([self._channel, self._waking], [], [], wait)
             try:

@@ -11,6 +11,7 @@
 Keys are ECDSA on P-256, which OpenSSL, gRPC and Open vSwitch take.
 """
 
+import hmac
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -181,6 +182,11 @@ class Authority:
             self._save(certificates, validity)
             return {holder.name: each for holder, each in zip(keys, signed, strict=True)}
 
+    def secret(self, purpose: str) -> str:
+        """Of 64 hexadecimal digits, for one purpose: the same for as long as there is this authority, also on the
+        machine that goes on from its copy."""
+        return hmac.new(private_pem(self._signer().key), purpose.encode(), "sha256").hexdigest()
+
     def learn(self, shown: Certificate) -> None:
         """Note one that this authority has signed and, as it goes on from a copy, does not know."""
         with files.locked(self.directory):
@@ -317,8 +323,7 @@ def _signed_again(certificate: x509.Certificate, signer: Signer) -> bytes:
     key = certificate.public_key()
     assert isinstance(key, ec.EllipticCurvePublicKey)
     made = _builder(certificate.subject, signer.certificate.subject, key,
-                    *(when.replace(tzinfo=UTC).timestamp() for when in (certificate.not_valid_before,
-                                                                        certificate.not_valid_after)))
+                    *(_seconds(certificate, when) for when in ("not_valid_before", "not_valid_after")))
     for extension in certificate.extensions:
         if not isinstance(extension.value, x509.AuthorityKeyIdentifier):
             made = made.add_extension(extension.value, extension.critical)
@@ -355,6 +360,12 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicK
     return x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(
         key).serial_number(x509.random_serial_number()).not_valid_before(
         _time(begins_at)).not_valid_after(_time(ends_at))
+
+
+def _seconds(certificate: x509.Certificate, when: str) -> float:
+    """Since 1970. cryptography has times with a zone from its release 42 on, and warns then of those without."""
+    found: datetime | None = getattr(certificate, f"{when}_utc", None)
+    return (found or getattr(certificate, when).replace(tzinfo=UTC)).timestamp()
 
 
 def _time(seconds: float) -> datetime:

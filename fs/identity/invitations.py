@@ -25,7 +25,7 @@ from speedwell.fs.errors import IdentityError, SpeedwellError
 from speedwell.fs.identity import files
 from speedwell.fs.identity.authority import Authority, Holder
 from speedwell.fs.identity.bearer import digest
-from speedwell.fs.identity.roles import ADDRESSED, DATASERVER, JOINING, SCOPED, checked_name
+from speedwell.fs.identity.roles import ADDRESSED, DATASERVER, JOINING, METADATA_STORE, SCOPED, checked_name
 from speedwell.fs.identity.scope import Scope
 
 INVITATIONS = "invitations.json"
@@ -82,16 +82,24 @@ class Invitation:
 
     @property
     def names(self) -> list[str]:
-        return [name_of(self.machine, role) for role in self.roles]
+        return [name_of(self.machine, role, self.address) for role in self.roles]
 
     def holder(self, role: str) -> Holder:
-        return Holder(name_of(self.machine, role), role, self.scope if role in SCOPED else "",
-                      self.address if role in ADDRESSED else "")
+        return Holder(name_of(self.machine, role, self.address), certified(role),
+                      self.scope if role in SCOPED else "", self.address if role in ADDRESSED else "")
 
 
-def name_of(machine: str, role: str) -> str:
-    """Whose certificate a machine's part has: a dataserver is known by the machine's name alone."""
+def name_of(machine: str, role: str, address: str = "") -> str:
+    """Whose certificate a machine's part has: a dataserver is known by the machine's name alone, a server of metadata
+    records by its `address`, as the controller knows no other name of a host."""
+    if role == METADATA_STORE:
+        return address
     return machine if role == DATASERVER else f"{role}-{machine}"
+
+
+def certified(role: str) -> str:
+    """The role in the certificate of a machine's part."""
+    return DATASERVER if role == METADATA_STORE else role
 
 
 def fingerprint(certificate_pem: bytes) -> str:
@@ -113,11 +121,11 @@ def invite(directory: Path, listens: str, machine: str, roles: Sequence[str], *,
     if scope is not None and not set(chosen) & set(SCOPED):
         raise IdentityError(f"--uids: only {' and '.join(SCOPED)} are for some users")
     for role in chosen:
-        if role in ADDRESSED and not address:
+        if role in (*ADDRESSED, METADATA_STORE) and not address:
             raise IdentityError(f"--address: the role {role} is known by its IP address")
     authority = Authority(directory)
     free()
-    _require_free(authority, [name_of(machine, role) for role in chosen])
+    _require_free(authority, [name_of(machine, role, address) for role in chosen])
     token = Token(listens, fingerprint((directory / files.AUTHORITY).read_bytes()), machine, chosen,
                   secrets.token_urlsafe(32))
     made = Invitation(machine, list(chosen), time.time() + validity_seconds, str(scope or ""), address,

@@ -53,13 +53,13 @@ def join(directory: Path, token: Token, settle: Callable[[dict[str, str]], objec
     try:
         answer = _ask(token.authority, "POST", "/v1/join", {
             "token": token.secret, "requests": {role: _request(key) for role, key in keys.items()}}, context)
+        settings = dict(answer["settings"])
         for role, key in keys.items():
-            name = name_of(token.machine, role)
+            name = name_of(token.machine, role, settings.get("host", ""))
             place = files.make_directory(directory / name)
             durable.replace(place / files.AUTHORITY, authority)
             _take_news(place, answer, role, private_pem(key))
             durable.replace(place / files.CERTIFICATE, answer["certificates"][name].encode() + private_pem(key))
-        settings = dict(answer["settings"])
         port = token.authority.rpartition(":")[2]
         keepers = [f"{each.rpartition(':')[0]}:{port}" for each in settings.get("nameserver", "").split(",") if each]
         _remember(directory, [*dict.fromkeys([token.authority, *keepers])])

@@ -20,7 +20,13 @@ WRITERS = (MOUNT, OPERATOR, DATASERVER)
 SCOPED = (MOUNT, READER)
 """They may be for some users, and for a directory."""
 
-JOINING = (NAMESERVER, DATASERVER, ETCD, CONTROLLER, MOUNT, OPERATOR, READER, SCHEDULER)
+METADATA_STORE = "metadata-store"
+"""Of a machine alone: its certificate is a dataserver's, with the machine's address as its name."""
+
+HOST_AGENT = "host-agent"
+"""Of a machine alone, too: a key of its own is all that it shows."""
+
+JOINING = (NAMESERVER, DATASERVER, ETCD, CONTROLLER, MOUNT, OPERATOR, READER, SCHEDULER, METADATA_STORE)
 """What a machine may get by a join token."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)

@@ -16,7 +16,7 @@ from speedwell.fs.addresses import parse_address
 from speedwell.fs.config import config_option
 from speedwell.fs.controller import Controller
 from speedwell.fs.ending import run_to_the_end
-from speedwell.fs.errors import InvalidArgument, reason
+from speedwell.fs.errors import InvalidArgument, SpeedwellError, reason
 from speedwell.fs.identity.bundle import Identity
 from speedwell.fs.identity.roles import DATASERVER
 from speedwell.fs.metadata_store.addresses import PORT, PREFIX, parse_block
@@ -26,8 +26,10 @@ from speedwell.fs.metadata_store.ownership import Ownership
 from speedwell.fs.metadata_store.peers import Peer
 from speedwell.fs.metadata_store.routes import OwnerRoutes
 from speedwell.fs.metadata_store.server import MetadataServer
+from speedwell.fs.metadata_store.wire import connect
 from speedwell.fs.option_types import Host
 
+PROBE_SECONDS = 5.0
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
 
@@ -87,13 +89,24 @@ def command(store: str, listen: str, blocks: tuple[str, ...], controller: str | 
     if membership is not None:
         membership.start()
     systemd.ready(f"ready {host or bound}:{port}")
-    systemd.wait_for(STOP_SIGNALS)
+    systemd.wait_for(STOP_SIGNALS, lambda: _answers((host or bound, port), certificate))
     if membership is not None:
         membership.stop()
     routes.set(set())
     server.shutdown()
     engine.close()
     return command_line.DONE
+
+
+def _answers(address: tuple[str, int], identity: Identity | None) -> bool:
+    """Whether the listener takes a connection: one that stands still lets it run out."""
+    try:
+        connect(address, PROBE_SECONDS, identity).close()
+    except TimeoutError:
+        return False
+    except (OSError, SpeedwellError):
+        return True     # it says why it does not, or its address is gone for a while
+    return True
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -7,6 +7,7 @@ import socket
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -14,7 +15,8 @@ import requests
 from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from speedwell.cluster import parts
+from speedwell.cluster import parts, switched
+from speedwell.cluster.commands.check_config import check_config
 from speedwell.cluster.commands.identity import invite
 from speedwell.cluster.commands.up import up
 from speedwell.cluster.errors import InvalidSetting, StartFailed
@@ -24,6 +26,7 @@ from speedwell.controller.settings import load_settings
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.identity import places, roles
 from speedwell.fs.identity.authority import Authority, Holder
+from speedwell.host_agent.channel import agent_key
 
 
 @pytest.mark.parametrize("name", ['"', "\\", "\n", "\t\x7f", "ü€😀", "#'", "{}"])
@@ -140,6 +143,54 @@ def test_who_keeps_the_names_gets_a_nameserver_and_a_member_of_etcd_by_its_token
     assert parts.invited(processes, "d", [roles.MOUNT], "")[:2] == ([roles.MOUNT], "")
     chosen, _, told = parts.invited(processes, "c", [roles.DATASERVER], "", replaces=True)
     assert chosen == [roles.DATASERVER, roles.NAMESERVER, roles.ETCD] and told["replaces"] == "c"
+
+
+def test_what_works_with_the_switches_comes_with_its_settings_keys_and_those_it_obeys(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(places.STATE_VARIABLE, str(tmp_path / "state"))
+    parts.first(parts.Part(tmp_path / "a", "a", "127.0.0.1", rate_bps=10**9), [
+        roles.CONTROLLER, roles.SCHEDULER, roles.METADATA_STORE, roles.HOST_AGENT], 3)
+    processes = Processes(tmp_path / "a")
+    assert parts.present(processes) == [
+        parts.CERTIFICATES, roles.CONTROLLER, "timeslices", roles.METADATA_STORE, roles.HOST_AGENT]
+    for role in parts.present(processes):
+        checked = CliRunner().invoke(check_config, [str(tmp_path / "a" / parts.settings_file(role))])
+        assert checked.output == f"{tmp_path}/a/{role}.toml is good for speedwell-{role}\n", checked.exception
+
+    def invited(*chosen: str) -> dict[str, Any]:
+        certified, address, told = parts.invited(processes, "b", chosen, "127.0.0.2")
+        (tmp_path / "b" / "identity").mkdir(parents=True, exist_ok=True)
+        parts._write(parts.Part(tmp_path / "b", "b", address), certified, told)
+        return {"roles": certified, **tomllib.loads((tmp_path / "b/host-agent.toml").read_text())}
+
+    monkeypatch.setattr(switched, "link_bps", lambda address: 10**10)
+    joined = invited(roles.READER, roles.HOST_AGENT)
+    assert joined["roles"] == [roles.READER]
+    assert (joined["scheduler"], joined["rate"]) == ("127.0.0.1:6657", 10**10)
+    master = (tmp_path / "a/agent-keys/all.key").read_bytes().strip()
+    assert Path(joined["key_file"]).read_bytes().strip() == agent_key(master, "127.0.0.2")
+    # a second scheduler stands by, and agents know both
+    _, _, told = parts.invited(processes, "c", [roles.SCHEDULER], "127.0.0.3")
+    parts.note_invited(processes, told)
+    assert told["standby_for"] == "127.0.0.1:6657"
+    assert invited(roles.READER, roles.HOST_AGENT)["scheduler"] == "127.0.0.1:6657,127.0.0.3:6657"
+    for chosen, address, why in (([roles.HOST_AGENT], "127.0.0.2", "name one more role"),
+                                 ([roles.SCHEDULER], "127.0.0.4", "one stands by"),
+                                 ([roles.METADATA_STORE], "", "needs the machine's IPv4 address"),
+                                 ([roles.SCHEDULER], "::2", "needs the machine's IPv4 address")):
+        with pytest.raises(InvalidSetting, match=why):
+            parts.invited(processes, "d", chosen, address)
+
+
+@pytest.mark.parametrize(("chosen", "why"), [
+    ([roles.SCHEDULER], "no machine has a controller yet"), ([roles.METADATA_STORE], "no machine has a controller"),
+    ([roles.CONTROLLER, roles.HOST_AGENT], "no machine has the role scheduler yet")])
+def test_what_obeys_nobody_is_refused_and_nothing_is_made(
+        chosen: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(places.STATE_VARIABLE, str(tmp_path / "state"))
+    with pytest.raises(InvalidSetting, match=why):
+        parts.first(parts.Part(tmp_path / "a", "a", "127.0.0.1"), chosen, 3)
+    assert not (tmp_path / "a").exists()
 
 
 def test_an_invitation_that_is_refused_takes_nothing_from_the_machine_it_would_replace(
