@@ -22,7 +22,8 @@ CAPABILITIES = b"security.capability"
 NS = 10**9
 
 
-def pack(attributes: pb.Attributes, size_bytes: int, hole_bytes: int, mtime_ns: int, ctime_ns: int) -> bytes:
+def pack(inode: int, attributes: pb.Attributes | pb.InodeRecord, size_bytes: int, hole_bytes: int, mtime_ns: int,
+         ctime_ns: int) -> bytes:
     """The STATUS of an inode, with a length and times that may be newer than its attributes."""
     # Programs take 0 blocks for a file without data; what is written in mappings is not known yet.
     blocks = max((size_bytes - hole_bytes + 511) // 512, min(8, size_bytes))
@@ -30,6 +31,6 @@ def pack(attributes: pb.Attributes, size_bytes: int, hole_bytes: int, mtime_ns: 
     modified, modified_ns = divmod(mtime_ns, NS)
     changed, changed_ns = divmod(ctime_ns, NS)
     return STATUS.pack(
-        attributes.inode, size_bytes, blocks, accessed, modified, changed, accessed_ns, modified_ns, changed_ns,
+        inode, size_bytes, blocks, accessed, modified, changed, accessed_ns, modified_ns, changed_ns,
         attributes.mode | TYPE_BITS[attributes.type], attributes.link_count, attributes.uid, attributes.gid,
         attributes.device & 0xFFFFFFFF, PREFERRED_IO_BYTES, 0)

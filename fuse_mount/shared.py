@@ -111,7 +111,8 @@ class SharedState:
             seconds = min(seconds, ROOT_SECONDS)
         if self._locks_used:
             seconds = min(seconds, ONE_CALL_SECONDS)
-        return Status(attributes.inode, pack(attributes, size, hole_bytes, mtime_ns, ctime_ns), seconds)
+        return Status(attributes.inode, pack(attributes.inode, attributes, size, hole_bytes, mtime_ns, ctime_ns),
+                      seconds)
 
     def _forget_pages(self, inode: int) -> None:
         """The kernel's pages may be of anything now."""

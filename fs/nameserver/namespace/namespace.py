@@ -77,8 +77,10 @@ class Namespace(Renaming, ExtendedAttributes):
         prefix = records.dentry_key(directory.number, b"")
         start = prefix + after + b"\0" if after else prefix
         found = list(islice(self._store.iterate(start, end_of_prefix(prefix)), limit + 1))
-        decode, begin = records.decode_dentry, len(prefix)
-        return directory, [(key[begin:], *decode(value)) for key, value in found[:limit]], len(found) > limit
+        begin, more = len(prefix), len(found) > limit
+        del found[limit:]
+        inodes = records.decode_dentries([value for _, value in found])
+        return directory, [(key[begin:], *inode) for (key, _), inode in zip(found, inodes, strict=True)], more
 
     # -------------------------------------------------------------- making
 

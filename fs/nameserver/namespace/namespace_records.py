@@ -5,6 +5,7 @@ fs/proto/speedwell.proto: a field that is added there needs no other change of t
 """
 
 import struct
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -211,6 +212,11 @@ def encode_dentry(kind: int, inode: int) -> bytes:
 def decode_dentry(value: bytes) -> tuple[int, int]:
     """(kind, inode)"""
     return _DENTRY.unpack(value)
+
+
+def decode_dentries(values: Iterable[bytes]) -> Iterator[tuple[int, int]]:
+    """The same of many, each."""
+    return _DENTRY.iter_unpack(b"".join(values))
 
 
 def inode_key(inode: int) -> bytes:

@@ -128,15 +128,15 @@ class NameserverService:
         after = requests.name(request.after, "after")
         limit = min(request.limit or requests.LIST_LIMIT, requests.LIST_LIMIT)
         with self.guard:
-            directory, names, more = self._namespace.names(request.path, after, limit)
+            directory, found, more = self._namespace.names(request.path, after, limit)
+            names, kinds, inodes = zip(*found, strict=True) if found else ((), (), ())
+            records = ((number, self._namespace.record(number)) for number in inodes)
             if request.columns:     # of which as many as one answer has always fit into a frame
-                inodes = [number for _, _, number in names]
                 return pb.ListReply(
-                    names=[name for name, _, _ in names], inodes=inodes, kinds=bytes([kind for _, kind, _ in names]),
-                    statuses=self._wire.statuses(
-                        (number, self._namespace.record(number)) for number in inodes) if request.statuses else b"",
+                    names=names, inodes=inodes, kinds=bytes(kinds),
+                    statuses=self._wire.statuses(records) if request.statuses else b"",
                     more=more, directory=self._wire.of(directory)).SerializeToString()
-            entries = self._wire.entries((name, number, self._namespace.record(number)) for name, _, number in names)
+            entries = self._wire.entries((name, *record) for name, record in zip(names, records, strict=True))
             fitting, cut = requests.page(entries, len)
             rest = pb.ListReply(more=more or cut, directory=self._wire.of(directory))
         return b"".join((*fitting, rest.SerializeToString()))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from speedwell.fs import file_status
-from speedwell.fs.nameserver.namespace.namespace_records import Inode
+from speedwell.fs.nameserver.namespace.namespace_records import REGULAR, Inode, parse_inode
 from speedwell.fs.nameserver.replicas.registry import Dataserver, Registry
 from speedwell.fs.nameserver.service import request_fields as requests
 from speedwell.fs.nameserver.service.asking import asking
@@ -34,7 +34,6 @@ class _Known:
     token: bytes = b""
     token_client: str = ""
     token_until: float = float("-inf")
-    status: bytes = b""
 
 
 class WireAttributes:
@@ -49,6 +48,7 @@ class WireAttributes:
         self._clock_seconds = clock_seconds
         self._replica_messages: dict[tuple[Dataserver, bool], pb.Replica] = {}
         self._known: dict[int, _Known] = {}
+        self._statuses: dict[int, tuple[bytes, bytes]] = {}     # with the record that each is made of
         self._sign = sign
         self._token_kept_seconds = TOKEN_KEPT * token_seconds
 
@@ -83,8 +83,9 @@ class WireAttributes:
 
     def statuses(self, inodes: Iterable[tuple[int, bytes]]) -> bytes:
         """The `file_status.STATUS` of each, from their numbers and records."""
-        known = [self._known_of(number, record) for number, record in inodes]
-        return b"".join([one.status or _with_status(one) for one in known])
+        known, none = self._statuses.get, (b"", b"")
+        return b"".join([status if record == made_of else self._status(number, record)
+                         for number, record in inodes for made_of, status in (known(number, none),)])
 
     def replicas(self, numbers: Sequence[int]) -> Sequence[pb.Replica]:
         return [self.replica(server, alive)
@@ -126,6 +127,16 @@ class WireAttributes:
             attributes.room = room
         return attributes
 
+    def _status(self, number: int, record: bytes) -> bytes:
+        inode = parse_inode(number, record)     # nothing more is made of it: most directories are listed once
+        content = inode.content
+        size_bytes = content.size if inode.type == REGULAR else len(inode.target)
+        status = file_status.pack(number, inode, size_bytes, content.hole_bytes, inode.mtime_ns, inode.ctime_ns)
+        if len(self._statuses) >= MAX_KNOWN:
+            self._statuses.clear()
+        self._statuses[number] = record, status
+        return status
+
     def _known_of(self, number: int, record: bytes) -> _Known:
         known = self._known.get(number)
         return self._learn(number, record) if known is None or known.record != record else known
@@ -139,13 +150,6 @@ class WireAttributes:
         known = self._known[number] = _Known(record, attributes.SerializeToString(), replicas, quota,
                                              attributes.file_id)
         return known
-
-
-def _with_status(known: _Known) -> bytes:
-    attributes = pb.Attributes.FromString(known.own)
-    known.status = file_status.pack(attributes, attributes.size, attributes.hole_bytes, attributes.mtime_ns,
-                                    attributes.ctime_ns)
-    return known.status
 
 
 def _entry(name: bytes, attributes: bytes) -> bytes:
