@@ -2,7 +2,6 @@
 
 import errno
 import stat
-import struct
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -10,7 +9,7 @@ from typing import Any
 
 from speedwell.fs import paths, units
 from speedwell.fs.errors import NoSuchAttribute, NoSuchFile, SpeedwellError
-from speedwell.fs.file_status import CAPABILITIES, NS, PREFERRED_IO_BYTES, SET_ID_BITS, SPECIAL_KINDS, STATUS
+from speedwell.fs.file_status import CAPABILITIES, PREFERRED_IO_BYTES, SET_ID_BITS, SPECIAL_KINDS, STATUS
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.proto.speedwell_pb2 import Attributes
 from speedwell.fuse_mount.shared import ONE_CALL_SECONDS, Listing, SharedState, Status, ToldStale
@@ -18,7 +17,6 @@ from speedwell.fuse_mount.shared import ONE_CALL_SECONDS, Listing, SharedState, 
 FRAGMENT_BYTES = 4096
 NAME_MAX_BYTES = 255
 OWN_ENTRIES = 2     # `.` and `..`
-TOLD = struct.Struct("<8xQ16xqq4xII28x")  # what nodes keep of a STATUS
 # 64 bits of nanoseconds: 1677 to 2262. What is beyond becomes the first or the last, as on other filesystems.
 MAX_TIME_NS = 2**63 - 1
 RENAME_NOREPLACE = 1
@@ -103,7 +101,7 @@ class NameOperations(SharedState):
             return None     # beside it others may have come and gone
         at = (place - listing.first) * STATUS.size
         status = listing.statuses[at:at + STATUS.size]
-        self._nodes.found_all([(inode, path, _told_of(*TOLD.unpack(status)))])
+        self._nodes.found(inode, path, status)
         return Status(inode, status, min(seconds, ONE_CALL_SECONDS) if self._locks_used else seconds)
 
     def _told(self) -> ToldStale | None:
@@ -227,8 +225,9 @@ class NameOperations(SharedState):
         self._listings[number] = _listing(inode)
         return number
 
-    def entries(self, inode: int, number: int, offset: int, *, statuses: bool = False, page: int = 0) -> Listing:
-        """An open directory, listed beyond the entry with the number `offset`, if it has more: by `page` entries."""
+    def entries(self, inode: int, number: int, offset: int, room: int, *, statuses: bool = False) -> Listing:
+        """An open directory, listed beyond the entry with the number `offset`, if it has more, for an answer that has
+        `room` for so many. Who asks for no `statuses` of the first ones gets names alone from then on."""
         if not offset:
             self._listings[number] = _listing(inode)
         listing, begin = self._listings[number], max(offset, OWN_ENTRIES)
@@ -236,9 +235,10 @@ class NameOperations(SharedState):
             for column in (listing.names, listing.inodes, listing.kinds):
                 del column[begin:]
             listing.has_more = True
-        if begin >= len(listing.names) and listing.has_more:
-            self._list_on(inode, listing, b"" if begin == OWN_ENTRIES else listing.names[-1], statuses=statuses,
-                          page=page)
+        listed = len(listing.names)
+        if listing.has_more and (begin >= listed or (not statuses and listed - begin < room)):
+            self._list_on(inode, listing, b"" if listed == OWN_ENTRIES else listing.names[-1], statuses=statuses,
+                          page=room if statuses and not offset else 0)
         return listing
 
     def _list_on(self, directory: int, listing: Listing, after: bytes, *, statuses: bool, page: int) -> None:
@@ -267,14 +267,14 @@ class NameOperations(SharedState):
         unknown = self._metadata.changed_since(listing.moment, inodes)
         if self._files:
             unknown.update(inode for inode in inodes if self._files.by_inode(inode) is not None)
-        statuses = listing.statuses[(begin - listing.first) * STATUS.size:(end - listing.first) * STATUS.size]
-        above = paths.below(directory, b"")
-        self._nodes.found_all([
-            (inode, above + name, _told_of(*told)) for inode, name, told in zip(
-                inodes, listing.names[begin:end], TOLD.iter_unpack(statuses), strict=True) if inode not in unknown])
-        known = [b"" if inode in unknown else statuses[at:at + STATUS.size]
-                 for inode, at in zip(inodes, range(0, len(statuses), STATUS.size), strict=True)]
-        return [b""] * own + known, min(seconds, ONE_CALL_SECONDS) if self._locks_used else seconds
+        places = range((begin - listing.first) * STATUS.size, (end - listing.first) * STATUS.size, STATUS.size)
+        statuses = [listing.statuses[at:at + STATUS.size] for at in places]
+        found = list(zip(inodes, listing.names[begin:end], statuses, strict=True))
+        if unknown:
+            found = [each for each in found if each[0] not in unknown]
+            statuses = [b"" if inode in unknown else status for inode, status in zip(inodes, statuses, strict=True)]
+        self._nodes.found_all(paths.below(directory, b""), found)
+        return [b""] * own + statuses, min(seconds, ONE_CALL_SECONDS) if self._locks_used else seconds
 
     def releasedir(self, number: int) -> None:
         self._listings.pop(number, None)
@@ -344,10 +344,6 @@ class NameOperations(SharedState):
             self._hold(replaced)
         elif replaced is not None and replaced.type == pb.DIRECTORY:
             self._nodes.get(replaced.inode).removed = replaced
-
-
-def _told_of(size: int, mtime: int, ctime: int, mtime_ns: int, ctime_ns: int) -> tuple[int, int, int]:
-    return size, mtime * NS + mtime_ns, ctime * NS + ctime_ns
 
 
 def _listing(directory: int) -> Listing:

@@ -1,11 +1,15 @@
 """The inodes that the kernel has, and what it was told of each."""
 
+import struct
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from speedwell.fs.file_status import NS
 from speedwell.fs.proto.speedwell_pb2 import Attributes
+
+TOLD = struct.Struct("<8xQ16xqq4xII28x")  # what nodes keep of a STATUS (`speedwell.fs.file_status`)
 
 
 @dataclass(slots=True)
@@ -25,13 +29,18 @@ class Node:
     may_be_capable: bool = False
 
 
+Listed = tuple[bytes, bytes, bytes]
+"""Of an inode found once, in a listing, and not used since: the directory's path, its name there, and its STATUS.
+To make a Node of each would take longer than all else that a listing does."""
+
+
 class Nodes:
     """By inode number, from the first look-up until the kernel has forgotten all that were answered. Thread-safe."""
 
     def __init__(self, kept_seconds: float) -> None:
         """The kernel keeps a name for up to `kept_seconds`."""
         self._kept_seconds = kept_seconds
-        self._nodes: dict[int, Node] = {}
+        self._nodes: dict[int, Node | Listed] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -39,35 +48,35 @@ class Nodes:
 
     def get(self, inode: int) -> Node:
         """What is known about an inode; it is kept if the kernel has it."""
-        return self._nodes.get(inode) or Node()
+        known = self._nodes.get(inode)
+        if isinstance(known, tuple):
+            with self._lock:
+                known = self._node(inode)
+        return known or Node()
 
-    def found(self, inode: int, place: bytes) -> None:
-        """The kernel is about to be told what has the name `place`."""
-        self.found_all([(inode, place, None)])
-
-    def found_all(self, found: Iterable[tuple[int, bytes, object]]) -> None:
-        """The same for many names, each with what else is `told` of it, if that is known."""
+    def found(self, inode: int, place: bytes, status: bytes = b"") -> None:
+        """The kernel is about to be told what has the name `place`, and its STATUS, if that is known."""
         with self._lock:
-            for inode, place, told in found:
-                node = self._nodes.get(inode)
-                if node is None:
-                    node = self._nodes[inode] = Node()
-                node.lookups += 1
-                if node.place is not None and node.place != place:
-                    node.doubtful_until = time.monotonic() + self._kept_seconds
-                node.place = place
-                if told is not None:
-                    node.told = told
+            self._found(inode, place, status)
+
+    def found_all(self, above: bytes, found: Sequence[tuple[int, bytes, bytes]]) -> None:
+        """The same for inodes with their names in the directory with the path `above`, and their STATUS."""
+        with self._lock:
+            new = {inode: (above, name, status) for inode, name, status in found}
+            if len(new) == len(found) and self._nodes.keys().isdisjoint(new):
+                self._nodes.update(new)
+                return
+            for inode, name, status in found:
+                self._found(inode, above + name, status)
 
     def forget(self, forgotten: Iterable[tuple[int, int]]) -> None:
         """The kernel gives back so many look-ups of each inode."""
         with self._lock:
             for inode, lookups in forgotten:
-                node = self._nodes.get(inode)
-                if node is not None:
-                    node.lookups -= lookups
-                    if node.lookups <= 0:
-                        del self._nodes[inode]
+                known = self._nodes.pop(inode, None)
+                if isinstance(known, Node) and known.lookups > lookups:
+                    known.lookups -= lookups
+                    self._nodes[inode] = known
 
     def reads(self, inode: int, file_id: str) -> bool:
         """Note that the inode is about to be read as `file_id`; True if the kernel's pages are of that content, which
@@ -81,3 +90,28 @@ class Nodes:
         node = self.get(inode)
         if node.pages == before:
             node.pages = after
+
+    # The caller holds the lock in everything below.
+
+    def _found(self, inode: int, place: bytes, status: bytes) -> None:
+        node = self._node(inode)
+        if node is None:
+            node = self._nodes[inode] = Node()
+        node.lookups += 1
+        if node.place is not None and node.place != place:
+            node.doubtful_until = time.monotonic() + self._kept_seconds
+        node.place = place
+        if status:
+            node.told = _told(status)
+
+    def _node(self, inode: int) -> Node | None:
+        known = self._nodes.get(inode)
+        if isinstance(known, tuple):
+            above, name, status = known
+            known = self._nodes[inode] = Node(1, above + name, told=_told(status))
+        return known
+
+
+def _told(status: bytes) -> tuple[int, int, int]:
+    size, mtime, ctime, mtime_ns, ctime_ns = TOLD.unpack(status)
+    return size, mtime * NS + mtime_ns, ctime * NS + ctime_ns

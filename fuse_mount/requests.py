@@ -3,9 +3,11 @@
 import ctypes
 import errno
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from ctypes import byref
-from itertools import islice
+from functools import cache
+from itertools import accumulate
 from operator import attrgetter
 from typing import Any
 
@@ -26,13 +28,15 @@ OPENED = struct.Struct("=QII")
 ATTRIBUTE_TIME = struct.Struct("=QII")
 TIMES = struct.Struct("=QQQII")
 INODE_BYTES = ALIGNMENT = 8
-NO_ENTRY = bytes(INODE_BYTES + TIMES.size + STATUS.size)
-PADDING = bytes(ALIGNMENT)
+LEAST_DIRENT_BYTES = DIRENT.size + ALIGNMENT
+NO_TIMES, NO_STATUS = bytes(TIMES.size), bytes(STATUS.size)
+ENTRY_BYTES = INODE_BYTES + TIMES.size + STATUS.size
 READ_ONLY = 0x100   # Python's PyBUF_READ
 _bytes_at = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(
     ("PyMemoryView_FromMemory", ctypes.pythonapi))
 POINTED = {"info": attrgetter("contents"), "lock": attrgetter("contents"), "handle": attrgetter("contents.fh")}
-KINDS = {kind: bits >> 12 for kind, bits in TYPE_BITS.items()}
+KINDS = bytes(TYPE_BITS.get(kind, 0) >> 12 for kind in range(256))
+FORGOTTEN = struct.Struct("=QQ")
 
 
 class Requests(Session):
@@ -45,7 +49,7 @@ class Requests(Session):
         self._libfuse.fuse_reply_none(request)
 
     def _forget_multi(self, request: int, count: int, forgotten: Any) -> None:
-        self._operations.forget(map(tuple, forgotten[:count]))
+        self._operations.forget(FORGOTTEN.iter_unpack(ctypes.string_at(forgotten, count * FORGOTTEN.size)))
         self._libfuse.fuse_reply_none(request)
 
     # ------------------------------------------------------------------ attributes
@@ -83,20 +87,23 @@ class Requests(Session):
             self._operations.releasedir(number)
 
     def _readdir(self, request: int, inode: int, size: int, offset: int, info: Any) -> None:
-        listing = self._operations.entries(inode, info.contents.fh, offset)
-        self._reply(request, _dirents(listing, offset, size))
+        listing = self._operations.entries(inode, info.contents.fh, offset, size // LEAST_DIRENT_BYTES)
+        self._reply(request, [_dirent(len(name))(number, following, len(name), kind, name)
+                              for following, name, number, kind in _fitting(listing, offset, size)])
 
     def _readdirplus(self, request: int, inode: int, size: int, offset: int, info: Any) -> None:
-        # Who asks for no attributes of the first entries gets names alone from then on.
-        page = 0 if offset else size // (len(NO_ENTRY) + DIRENT.size + ALIGNMENT)
-        listing = self._operations.entries(inode, info.contents.fh, offset, statuses=True, page=page)
-        dirents = _dirents(listing, offset, size, len(NO_ENTRY))
-        statuses, seconds = self._operations.looked_up(inode, listing, offset, offset + len(dirents))
+        room = size // (ENTRY_BYTES + LEAST_DIRENT_BYTES)
+        listing = self._operations.entries(inode, info.contents.fh, offset, room, statuses=True)
+        entries = _fitting(listing, offset, size, ENTRY_BYTES)
+        statuses, seconds = self._operations.looked_up(inode, listing, offset, offset + len(entries))
         times = _times(seconds)
         # Of what is not known the kernel gets no inode, and asks if it needs one.
-        if self._reply(request, [status[:INODE_BYTES] + times + status + dirent if status else NO_ENTRY + dirent
-                                 for status, dirent in zip(statuses, dirents, strict=True)]):
-            self._operations.forget([(STATUS.unpack(status)[0], 1) for status in statuses if status])
+        if self._reply(request, [
+                _direntplus(len(name))(number, times, status, number, following, len(name), kind, name) if status else
+                _direntplus(len(name))(0, NO_TIMES, NO_STATUS, number, following, len(name), kind, name)
+                for status, (following, name, number, kind) in zip(statuses, entries, strict=True)]):
+            self._operations.forget([(number, 1) for status, (_, _, number, _) in zip(statuses, entries, strict=True)
+                                     if status])
 
     def _reply(self, request: int, parts: Iterable[bytes]) -> int:
         """Not 0 if nobody gets the answer."""
@@ -178,17 +185,30 @@ for _operation, _answer in ANSWERS.items():
         setattr(Requests, f"_{_operation}", _answered(_operation, _answer))
 
 
-def _dirents(listing: Listing, offset: int, size: int, more_bytes: int = 0) -> list[bytes]:
-    """Entries from the one with number `offset` on that `size` bytes have room for, with `more_bytes` for each."""
-    dirents: list[bytes] = []
-    columns = (islice(column, offset, None) for column in (listing.names, listing.inodes, listing.kinds))
-    for following, (name, inode, kind) in enumerate(zip(*columns, strict=True), start=offset + 1):
-        dirent = DIRENT.pack(inode, following, len(name), KINDS[kind]) + name + PADDING[:-len(name) % ALIGNMENT]
-        size -= more_bytes + len(dirent)
-        if size < 0:
-            break
-        dirents.append(dirent)
-    return dirents
+def _fitting(listing: Listing, offset: int, size: int, more_bytes: int = 0) -> list[tuple[int, bytes, int, int]]:
+    """Entries from the one with number `offset` on that `size` bytes have room for, with `more_bytes` for each: the
+    number of the next one, name, inode, and kind as FUSE has it."""
+    least_bytes = more_bytes + LEAST_DIRENT_BYTES
+    end = offset + size // least_bytes
+    names = listing.names[offset:end]
+    ends = list(accumulate([least_bytes + (len(name) - 1 & -ALIGNMENT) for name in names]))
+    del names[bisect_right(ends, size):]
+    end = offset + len(names)
+    return list(zip(range(offset + 1, end + 1), names, listing.inodes[offset:end],
+                    listing.kinds[offset:end].translate(KINDS), strict=True))
+
+
+@cache
+def _dirent(name_bytes: int) -> Callable[..., bytes]:
+    """Packs a fuse_dirent: inode, number of the next one, length of the name, kind, name."""
+    return struct.Struct(f"{DIRENT.format}{name_bytes}s{-name_bytes % ALIGNMENT}x").pack
+
+
+@cache
+def _direntplus(name_bytes: int) -> Callable[..., bytes]:
+    """The same behind a fuse_entry_out: inode, times, STATUS."""
+    return struct.Struct(f"=Q{TIMES.size}s{STATUS.size}s{DIRENT.format[1:]}{name_bytes}s{-name_bytes % ALIGNMENT}x"
+                         ).pack
 
 
 def _times(seconds: float) -> bytes:
