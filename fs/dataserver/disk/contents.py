@@ -91,7 +91,7 @@ class Contents:
             with self._store.opened(file_id) as file:
                 note_highest(self._highest, file.inode)
                 if self._first:
-                    self._store.note_growth(file)
+                    self._store.grown.note(file)
                 return FileReport(file_id=file_id, inode=file.inode, size=file.length,
                                   epoch=file.ordering.log(file.length).epoch)
         except StorageFailed as error:

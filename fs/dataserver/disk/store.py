@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,12 +19,12 @@ from speedwell.fs.dataserver.disk.data_directories import Directories
 from speedwell.fs.dataserver.disk.data_directory import FILE_ID, Directory
 from speedwell.fs.dataserver.disk.disk_errors import begin_file, boot_id, disk_error, write_file
 from speedwell.fs.dataserver.disk.durability import recover
+from speedwell.fs.dataserver.disk.grown_lengths import GrownLengths
 from speedwell.fs.dataserver.disk.moving import MOVED_BYTES, copy_to, used_bytes
 from speedwell.fs.dataserver.disk.stored_file import StoredFile, load
 from speedwell.fs.dataserver.disk.version_file import SMALL_BYTES, SMALL_DESCRIPTION_BYTES, SMALL_SUFFIX
 from speedwell.fs.dataserver.replication.lease import boot_seconds
 from speedwell.fs.errors import InvalidArgument, NoSpace, NoSuchFile, SpeedwellError, StorageFailed
-from speedwell.fs.proto.speedwell_pb2 import FileLength
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +42,6 @@ MOST_FORSAKEN = 1 << 18
 
 WRITTEN_BACK_SECONDS = 300.0
 """After so long the kernel has everything on the disk by itself (30 s unless configured otherwise)."""
-REPORTED_AGAIN_SECONDS = 60.0
 
 
 def check_file_id(file_id: str) -> None:
@@ -66,8 +64,7 @@ class FileStore:
                                        reserved_bytes, rate_bytes)
         self.dataserver_id = dataserver_id
         self._files: OrderedDict[str, StoredFile] = OrderedDict()
-        self._grown: dict[str, FileLength] = {}
-        self._reported: OrderedDict[str, tuple[float, FileLength]] = OrderedDict()
+        self.grown = GrownLengths()
         self._deleted: OrderedDict[str, float] = OrderedDict()
         self.remembers_since = boot_seconds()   # what was deleted before may be forgotten
         self._lock = threading.Lock()
@@ -266,45 +263,11 @@ class FileStore:
         """The ids on disk that begin with two hex digits. Raises OSError."""
         return set().union(*(directory.ids_below(prefix) for directory in self.directories.sound))
 
-    # ------------------------------------------------------------------ lengths to report
-
-    def note_growth(self, file: StoredFile) -> None:
-        """Have the file's length reported with the next heartbeat."""
-        if file.length:
-            with self._lock:
-                self._grown[file.file_id] = FileLength(file_id=file.file_id, size=file.length, inode=file.inode)
-
-    def take_grown(self, limit: int) -> list[FileLength]:
-        """At most `limit` lengths to report; they are forgotten here."""
-        with self._lock:
-            ids = [file_id for file_id, _ in zip(self._grown, range(limit), strict=False)]
-            taken = [self._grown.pop(file_id) for file_id in ids]
-            now = time.monotonic()
-            for length in taken:
-                self._reported.pop(length.file_id, None)
-                self._reported[length.file_id] = now, length
-            while self._reported and next(iter(self._reported.values()))[0] < now - REPORTED_AGAIN_SECONDS:
-                self._reported.popitem(last=False)
-            return taken
-
-    def report_again(self) -> None:
-        """Have the lengths of the last minute reported once more: the nameserver may have lost them."""
-        with self._lock:
-            for _, length in self._reported.values():
-                self._grown.setdefault(length.file_id, length)
-
-    def put_back(self, lengths: list[FileLength]) -> None:
-        """Lengths that could not be reported; newer ones win."""
-        with self._lock:
-            for length in lengths:
-                self._grown.setdefault(length.file_id, length)
-
     # ------------------------------------------------------------------ private
 
     def _forget(self, file_id: str) -> None:
         self._files.pop(file_id, None)
-        self._grown.pop(file_id, None)
-        self._reported.pop(file_id, None)
+        self.grown.forget(file_id)
 
     def _hold(self, file: StoredFile) -> None:
         file.users += 1

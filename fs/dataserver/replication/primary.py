@@ -91,7 +91,7 @@ class Primary:
                     failed += self.force(file, file.ordering.replicas or replicas, file)[1]
             except (StorageFailed, NoSpace) as error:
                 self.office.step_down(file, replicas, error, record.end)
-            self._store.note_growth(file)
+            self._store.grown.note(file)
             return self._reply(file, operation, record.offset, failed)
 
     def join(self, channel: Channel, operation: JoinOperation) -> DataReply:
@@ -358,5 +358,5 @@ class Primary:
                 self._append(file, replicas, operation, records, payload, without, known)
             except (StorageFailed, NoSpace) as error:
                 self.office.step_down(file, replicas, error, source.length)
-        self._store.note_growth(file)
+        self._store.grown.note(file)
         return file.ordering.replicas or replicas

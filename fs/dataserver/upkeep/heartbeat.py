@@ -107,7 +107,7 @@ class Heartbeats:
         uses = directories.uses()
         disks = {use.disk: use for use in uses if not use.failure}.values()
         first = next(use for use in uses if not use.failure)
-        lengths = self._store.take_grown(LENGTHS_PER_HEARTBEAT)
+        lengths = self._store.grown.take(LENGTHS_PER_HEARTBEAT)
         deleted = list(self._deleted)
         under_way = self._copies.under_way
         made, failed = self._copies.take_ended()
@@ -128,10 +128,10 @@ class Heartbeats:
         except FileClosed:
             raise
         except SpeedwellError as error:
-            self._store.put_back(lengths)
+            self._store.grown.put_back(lengths)
             raise Unanswered(error) from None
         except BaseException:
-            self._store.put_back(lengths)
+            self._store.grown.put_back(lengths)
             raise
         self._identity.check(reply)
         self._door.hear(reply.admission)
@@ -145,7 +145,7 @@ class Heartbeats:
         self._mirroring.ordered(reply)
         if reply.rebuilding:
             if not self._rebuilding:
-                self._store.report_again()
+                self._store.grown.report_again()
             self._rebuilding = True
             return
         self._rebuilding = False

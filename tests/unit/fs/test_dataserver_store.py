@@ -237,15 +237,15 @@ def test_lengths_to_report_are_taken_once_and_a_newer_one_wins(store: FileStore)
     for file_id in ids:
         append(store, b"abc", file_id=file_id)
         with store.opened(file_id) as file:
-            store.note_growth(file)
+            store.grown.note(file)
             files.append(file)
-    taken = store.take_grown(2)
-    assert len(taken) == 2 and len(store.take_grown(10)) == 1 and store.take_grown(10) == []
+    taken = store.grown.take(2)
+    assert len(taken) == 2 and len(store.grown.take(10)) == 1 and store.grown.take(10) == []
     append(store, b"more", file_id=taken[0].file_id)
     with store.opened(taken[0].file_id) as file:
-        store.note_growth(file)
-    store.put_back(taken)
-    assert {length.file_id: length.size for length in store.take_grown(10)} == {
+        store.grown.note(file)
+    store.grown.put_back(taken)
+    assert {length.file_id: length.size for length in store.grown.take(10)} == {
         taken[0].file_id: 7, taken[1].file_id: 3}
 
 
