@@ -1,9 +1,9 @@
 """Switches of a fabric that speak OpenFlow 1.3 over TCP and forward nothing: something for a controller to control.
 
 Each keeps the entries, groups and meters that it is sent, answers barriers, echoes and statistics, passes probes on
-to its neighbours, and has hosts that answer ARP. Entries count bytes at rates that are fixed when they are added,
-such that so many FLOWS fit the hosts' links; ports count a third of their capacity, with
-`uneven` each a part of its own.
+to its neighbours, and has hosts that announce themselves at the first probe and answer ARP. Entries count bytes at
+rates that are fixed when they are added, such that so many FLOWS fit the hosts' links; ports count a third of their
+capacity, with `uneven` each a part of its own.
 `openflow_switches.py HOST PORT FLOWS [uneven] < FABRIC_JSON` prints `ready` when all are connected.
 """
 
@@ -20,7 +20,7 @@ from random import Random
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from speedwell.topo.fabric import Fabric, Switch
+from speedwell.topo.fabric import Fabric, Host, Switch
 
 HELLO, ERROR, ECHO_REQUEST, ECHO_REPLY, FEATURES_REQUEST, FEATURES_REPLY = 0, 1, 2, 3, 5, 6
 GET_CONFIG_REQUEST, GET_CONFIG_REPLY, PACKET_IN, FLOW_REMOVED, PACKET_OUT = 7, 8, 10, 11, 13
@@ -31,6 +31,7 @@ ADD, MODIFY, MODIFY_STRICT, DELETE, DELETE_STRICT = range(5)
 SEND_FLOW_REMOVED, REPLY_MORE, ALL_TABLES, NO_BUFFER = 1, 1, 0xFF, 0xFFFFFFFF
 OUTPUT, RESERVED_PORTS = 0, 0xFFFFFF00
 LLDP, ARP = b"\x88\xcc", b"\x08\x06"
+ARP_HEADER = ARP + b"\x00\x01\x08\x00\x06\x04"
 MOST_REPLY_BYTES = 60_000
 LOADED = 1 / 3
 FRAME_BYTES = 1500
@@ -62,6 +63,7 @@ class FakeSwitch(asyncio.Protocol):
         self._entries: dict[tuple[int, int, bytes], Entry] = {}
         self._groups: dict[int, bytes] = {}
         self._meters: dict[int, bytes] = {}
+        self._announced: set[int] = set()
         self._buffer = b""
         self._began_at = time.monotonic()
         self._transport: asyncio.Transport | None = None
@@ -220,12 +222,19 @@ class FakeSwitch(asyncio.Protocol):
         peer = self._network.switches.get(port.peer)
         if peer is not None and frame[12:14] == LLDP:
             peer.packet_in(self._network.fabric.port_toward(port.peer, self._switch.name).number, frame)
-        elif peer is None and frame[12:14] == ARP and frame[20:22] == b"\x00\x01":
-            host = self._network.fabric.host(port.peer)
-            if frame[38:42] == IPv4Address(host.ip).packed:
-                mac = bytes.fromhex(host.mac.replace(":", ""))
-                self.packet_in(number, frame[6:12] + mac + frame[12:20] + b"\x00\x02" + mac + frame[38:42]
-                               + frame[22:32] + bytes(18))
+        elif peer is None:
+            self._reach_host(number, self._network.fabric.host(port.peer), frame)
+
+    def _reach_host(self, number: int, host: Host, frame: bytes) -> None:
+        """It answers questions for its address, and announces that address when it first hears something."""
+        mac, ip = bytes.fromhex(host.mac.replace(":", "")), IPv4Address(host.ip).packed
+        if frame[12:14] == ARP and frame[20:22] == b"\x00\x01" and frame[38:42] == ip:
+            answer = b"\x00\x02" + mac + ip + frame[22:32] + bytes(18)
+            self.packet_in(number, frame[6:12] + mac + frame[12:20] + answer)
+        elif number not in self._announced:
+            self._announced.add(number)
+            announcement = b"\x00\x01" + mac + ip + bytes(6) + ip + bytes(18)
+            self.packet_in(number, b"\xff" * 6 + mac + ARP_HEADER + announcement)
 
     def packet_in(self, in_port: int, frame: bytes) -> None:
         match = struct.pack("!HHIIxxxx", 1, 12, 0x80000004, in_port)

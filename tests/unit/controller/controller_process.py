@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,9 +54,9 @@ def _address(text: str) -> tuple[str, int]:
 
 
 @contextmanager
-def controller_process(*arguments: str) -> Iterator[Process]:
+def controller_process(*arguments: str, prefix: Sequence[str] = ()) -> Iterator[Process]:
     with tempfile.NamedTemporaryFile("w+", suffix=".log") as log:
-        process = subprocess.Popen([PROGRAM, "--openflow-port", "0", "--rest-port", "0", *arguments],
+        process = subprocess.Popen([*prefix, PROGRAM, "--openflow-port", "0", "--rest-port", "0", *arguments],
                                    stdout=subprocess.PIPE, stderr=log, text=True)
         try:
             yield Process(process, Path(log.name))

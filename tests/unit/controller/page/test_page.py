@@ -3,14 +3,15 @@
 import gzip
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import eventlet
 import pytest
 
 from speedwell.controller.loops import Loops
-from speedwell.controller.page import viewers
-from speedwell.controller.page.app import HISTORY_EVERY, WebPage
+from speedwell.controller.page import app, viewers
+from speedwell.controller.page.app import FRAME_SECONDS, HISTORY_EVERY, HISTORY_SECONDS, WebPage
 from speedwell.controller.page.viewers import TooManyViewers, Viewers
 from speedwell.controller.rest.http import Request, response
 from speedwell.controller.services import Services
@@ -121,6 +122,22 @@ def test_nothing_is_composed_for_nobody_but_what_is_kept(controller: Controller,
     assert answer.headers["Content-Encoding"] == "gzip"
     frames = json.loads(gzip.decompress(answer.body))
     assert len(frames) == 2 and frames[0]["at"] <= frames[1]["at"] and len(frames[0]["loads"]) == 16
+
+
+def test_the_history_is_of_ten_minutes_and_keeps_no_more(controller: Controller, page: WebPage,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=1000.0, time=lambda: clock.now, monotonic=lambda: clock.now)
+    monkeypatch.setattr(app, "time", clock)
+    sizes = []
+    for _ in range(3):
+        for _ in range(HISTORY_SECONDS):
+            clock.now += FRAME_SECONDS
+            page._go_on()
+        frames = json.loads(gzip.decompress(controller.ask("GET", "/v1/events/history").body))
+        told = [frame["at"] for frame in frames]
+        assert told == [clock.now - age for age in range(HISTORY_SECONDS - HISTORY_EVERY, -1, -HISTORY_EVERY)]
+        sizes.append(sum(map(len, page._history)))
+    assert max(sizes) < 1.1 * min(sizes), "what it holds does not grow with time"
 
 
 def test_a_browser_gets_the_page_where_others_get_the_list(controller: Controller, page: WebPage) -> None:
