@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.v1_contract import RELEASED, breaks, contract, document
+from tests.v1_contract import ENUM, HIGHEST, LOWEST, RELEASED, breaks, contract, document
 
 
 @pytest.fixture(scope="module", name="served")
@@ -63,6 +64,85 @@ def test_a_change_that_breaks_clients_is_found(served: dict[str, Any], change: s
     make, found = CHANGES[change]
     make(now)
     assert found in breaks(contract(served), contract(now))
+
+
+def _nodes(within: Any) -> Iterator[dict[str, Any]]:
+    """All schemas of a document, and what else it is made of."""
+    if isinstance(within, dict):
+        yield within
+    for each in within.values() if isinstance(within, dict) else within if isinstance(within, list) else ():
+        yield from _nodes(each)
+
+
+def _limited_otherwise(served: dict[str, Any], keyword: str, change: Callable[[dict[str, Any]], None]) -> set[str]:
+    """What is found where every schema with a keyword is changed: the fields, as in the contract."""
+    now = copy.deepcopy(served)
+    for node in [node for node in _nodes([now["paths"], now["components"]]) if isinstance(node.get("title"), str)
+                 or "type" in node]:
+        if keyword in node:
+            change(node)
+    found = breaks(contract(served), contract(now))
+    assert all(line.startswith("limited otherwise now: ") for line in found)
+    return {line.removeprefix("limited otherwise now: ").partition(f" {keyword} ")[0] for line in found}
+
+
+def _fields_with(served: dict[str, Any], keyword: str, word: str) -> set[str]:
+    return {line.partition(f" {keyword} ")[0] for line in contract(served) if word in line and f" {keyword} " in line}
+
+
+def _by(keyword: str, step: int) -> Callable[[dict[str, Any]], None]:
+    return lambda node: node.update({keyword: node[keyword] + step})
+
+
+def _all_by(at_lowest: int, at_highest: int) -> dict[str, Callable[[dict[str, Any]], None]]:
+    return {**{keyword: _by(keyword, at_lowest) for keyword in sorted(LOWEST)},
+            **{keyword: _by(keyword, at_highest) for keyword in sorted(HIGHEST)}}
+
+
+TIGHTER = {**_all_by(1, -1), ENUM: lambda node: node[ENUM].pop(),
+           "default": lambda node: node.update(default="another")}
+LOOSER = {**_all_by(-1, 1), ENUM: lambda node: node[ENUM].append("another"),
+          "pattern": lambda node: node.pop("pattern"), "format": lambda node: node.pop("format"),
+          "uniqueItems": lambda node: node.pop("uniqueItems")}
+
+
+@pytest.mark.parametrize("keyword", TIGHTER)
+def test_what_may_be_sent_cannot_be_limited_more(served: dict[str, Any], keyword: str) -> None:
+    assert _limited_otherwise(served, keyword, TIGHTER[keyword]) == _fields_with(served, keyword, " takes ")
+
+
+@pytest.mark.parametrize("keyword", LOOSER)
+def test_what_answers_have_cannot_be_limited_less(served: dict[str, Any], keyword: str) -> None:
+    assert _limited_otherwise(served, keyword, LOOSER[keyword]) == _fields_with(served, keyword, " gives ")
+
+
+@pytest.mark.parametrize("keyword", ["pattern", "format"])
+def test_a_pattern_and_a_format_stay_as_they_are(served: dict[str, Any], keyword: str) -> None:
+    assert _limited_otherwise(served, keyword, lambda node: node.update({keyword: "another"})) \
+        == _fields_with(served, keyword, " takes ") | _fields_with(served, keyword, " gives ")
+
+
+@pytest.mark.parametrize(("keyword", "value"), [
+    ("minimum", 2), ("maximum", 2), ("pattern", "a"), ("enum", ["a"]), ("maxLength", 2), ("maxItems", 2)])
+def test_what_had_no_limit_gets_none(served: dict[str, Any], keyword: str, value: Any) -> None:
+    before = copy.deepcopy(served)
+    _asked(before)["properties"]["size_bytes"].pop(keyword, None)
+    now = copy.deepcopy(before)
+    _asked(now)["properties"]["size_bytes"][keyword] = value
+    [found] = breaks(contract(before), contract(now))
+    assert found.startswith(f"limited otherwise now: POST /v1/reads takes size_bytes integer {keyword} none -> ")
+
+
+def test_an_object_that_took_other_fields_goes_on_taking_them(served: dict[str, Any]) -> None:
+    before = copy.deepcopy(served)
+    _asked(before).pop("additionalProperties")
+    assert breaks(contract(before), contract(served)) == [
+        "limited otherwise now: POST /v1/reads takes . object closed none -> true"]
+
+
+def test_limits_are_in_the_contract(served: dict[str, Any]) -> None:
+    keywords = ("minimum", "maximum", "pattern", "enum", "maxLength", "maxItems", "default")
+    assert min(len(_fields_with(served, keyword, " takes ")) for keyword in keywords) >= 2
 
 
 def test_what_is_added_breaks_nobody(served: dict[str, Any]) -> None:
