@@ -31,7 +31,7 @@ COMMANDS = {
     "chmod": ("cluster.commands.tree", "chmod", "Change permissions."),
     "chown": ("cluster.commands.tree", "chown", "Change owner and group."),
     "quota": ("cluster.commands.quota", "quota", "Limit what lies in a directory with everything below it."),
-    "trash": ("cluster.commands.trash", "trash", "Keep what is removed for a while, to bring it back."),
+    "trash": ("cluster.commands.trash", "trash", "Keep removed files for a while, to bring them back."),
     "identity": ("cluster.commands.identity", "identity",
                  "Certificates: who may talk to an installation, and as what."),
     "init": ("cluster.commands.join", "init", "Make the first machine of an installation that has several."),
@@ -42,7 +42,7 @@ COMMANDS = {
     "top": ("cluster.commands.top", "top", "Show what the mounts of this machine do."),
     "accesslog": ("cluster.commands.accesslog", "accesslog", "Show each request to a mount as it happens."),
     "node": ("cluster.commands.node", "node", "Look after the dataservers: list, drain, remove, balance and others."),
-    "quarantine": ("cluster.commands.quarantine", "quarantine", "Contents that no file has, kept for some days."),
+    "quarantine": ("cluster.commands.quarantine", "quarantine", "Contents of no file, kept for some days."),
     "bench": ("cluster.commands.bench", "bench", "Measure how fast files are written, read, looked up and removed"
               " in DIRECTORY."),
     "warmup": ("cluster.commands.warmup", "warmup", "Have the dataservers read files into their memory."),

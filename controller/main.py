@@ -52,16 +52,16 @@ THREAD_TURN_SECONDS = 0.0005
 @click.option("--path-policy", cls=PolicyOption, metavar="POLICY", help="{path}.")
 @click.option("--placement-policy", cls=PolicyOption, metavar="POLICY", help="{placement}.")
 @click.option("--hosts-file", type=click.Path(path_type=Path, dir_okay=False),
-              help="What hosts are called in answers and in the log, in the format of /etc/hosts.")
+              help="Names of hosts for answers and the log, in the format of /etc/hosts.")
 @click.option("--coflow-key-file", type=click.Path(path_type=Path, dir_okay=False),
               help="Schedule coflows; applications sign their reports with this key.")
 @click.option("--coflow-host", metavar="ADDRESS", help="Address of coflow reports.  [default: 127.0.0.1]")
 @click.option("--coflow-port", type=int, help="UDP port of coflow reports.  [default: 6655]")
 @click.option("--placement-measurements", metavar="SOURCE",
-              help="Who measures links for placements: switches (default) or heartbeats of the hosts.")
+              help="What measures links for placements: switches (default) or heartbeats of the hosts.")
 @click.option("--coflow-policy", cls=PolicyOption, metavar="POLICY", help="{coflow}.")
 @click.option("--coflow-rates", metavar="WHO",
-              help="Who holds flows to the policy's rates: meters (default) of switches, or hosts by their agents.")
+              help="What holds flows to the policy's rates: meters (default) of switches, or agents of hosts.")
 @click.option("--queues", metavar="SLICES",
               help="Into which queues ports between switches are sliced: none (default), mincof or priorities.")
 @click.option("--trust-dscp", is_flag=True, default=None,

@@ -70,7 +70,7 @@ def _kernel_options(_: click.Context, __: click.Parameter, given: tuple[str, ...
 @command_line.identity_option("This mount's")
 @click.option("--foreground", is_flag=True, help="Do not become a daemon.")
 @click.option("--allow-other/--no-allow-other", default=None,
-              help="Let other users than the one who mounts in. Default: only if that one is root.")
+              help="Let users other than the mount's owner in. Default: only if the owner is root.")
 @click.option("--acl", is_flag=True, help="Support POSIX access control lists. A namespace in which any was ever set "
               "has them without that.")
 @click.option("--staging-directory", type=Directory, default=Path("/var/tmp"),

@@ -34,12 +34,12 @@ from speedwell.host_agent.uplink import Uplink
 @config_option
 @click.option("--address", required=True, metavar="ADDRESS",
               help="This host's IPv4 address on the network whose turns are given; its interface is the uplink.")
-@click.option("--scheduler", required=True, metavar="HOST:PORT[,HOST:PORT]", help="Who gives the turns; "
-              "then those that stand by.")
+@click.option("--scheduler", required=True, metavar="HOST:PORT[,HOST:PORT]", help="The scheduler "
+              "that gives the turns, then those that stand by.")
 @click.option("--key-file", required=True, type=click.Path(path_type=Path), metavar="FILE",
               help="This agent's own key, which the scheduler makes.")
 @click.option("--rate", type=click.IntRange(10_000, 1 << 40), metavar="BITS",
-              help="That the uplink carries a second.  [default: what limits it today]", show_default=False)
+              help="What the uplink carries a second, in bits.  [default: what limits it today]", show_default=False)
 @click.option("--queue-packets", type=click.IntRange(2, 100_000), metavar="N",
               help="Frames that each class of the uplink holds.  [default: as today, or 50]", show_default=False)
 @click.option("--large", type=Size(1), default=100_000,

@@ -54,8 +54,8 @@ _SHARED_OPTIONS = (
     click.option("--no-controller", is_flag=True, help="Start no controller: switches forward what you tell them."),
     click.option("--identity", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="With "
                  "--controller: the directory of its authority, for the switches' certificates."),
-    click.option("--insecure", is_flag=True, help="No certificates: OpenFlow, OVSDB and REST in plain text, from "
-                 "whoever reaches them."),
+    click.option("--insecure", is_flag=True, help="No certificates: OpenFlow, OVSDB and REST in plain text, open "
+                 "to anybody who reaches them."),
     click.option("--directory", type=click.Path(path_type=Path), default=_DIRECTORY, show_default=True,
                  help="Where files and logs of the switches and the controller go."),
     click.option("--describe", is_flag=True, help="Print the fabric as JSON and build nothing."),

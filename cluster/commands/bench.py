@@ -18,10 +18,11 @@ from speedwell.fs.units import counted
 @click.argument("directory", default="/")
 @click.option("--threads", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N",
               help="How many threads work at the same time, each with files of its own.")
-@click.option("--big-size", type=Size(), default="64MiB", show_default=True, help="Of the large file of each thread.")
-@click.option("--small-size", type=Size(), default="64KiB", show_default=True, help="Of each small file.")
+@click.option("--big-size", type=Size(), default="64MiB", show_default=True,
+              help="Size of the large file of each thread.")
+@click.option("--small-size", type=Size(), default="64KiB", show_default=True, help="Size of each small file.")
 @click.option("--small-files", type=click.IntRange(1, 100_000), default=100, show_default=True, metavar="N",
-              help="Small files of each thread.")
+              help="How many small files each thread has.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON list; rates in MiB/s or files/s, times in seconds.")
 @connection_options
 def bench(directory: str, threads: int, big_size: int, small_size: int, small_files: int, as_json: bool,

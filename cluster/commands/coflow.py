@@ -34,7 +34,8 @@ def coflow() -> None:
 @coflow.command()
 @click.argument("source", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE")
 @click.argument("destination", type=HostPort())
-@click.option("--flows", type=click.IntRange(1, MAX_PARTS), default=4, show_default=True, help="TCP connections.")
+@click.option("--flows", type=click.IntRange(1, MAX_PARTS), default=4, show_default=True,
+              help="How many TCP connections.")
 @click.option("--scheduler", "address", metavar="HOST[:PORT]", envvar=ADDRESS_VARIABLE,
               help="The controller's address for coflow reports; without it nothing is reported.")
 @click.option("--key-file", type=click.Path(path_type=Path), envvar=KEY_FILE_VARIABLE,
@@ -61,7 +62,7 @@ def send(source: Path, destination: tuple[str, int], flows: int, address: str | 
 @coflow.command()
 @click.option("--listen", type=HostPort(0), default="0.0.0.0:7300", show_default=True, help="Port 0: any free one.")
 @click.option("--directory", type=click.Path(path_type=Path, file_okay=False), default=Path(), show_default=True,
-              help="Where files go. A file gets its name when it is complete.")
+              help="Directory for the files. A file gets its name when it is complete.")
 @click.option("--forever", is_flag=True, help="Receive one file after the other.")
 def recv(listen: tuple[str, int], directory: Path, forever: bool) -> None:
     """Receive a file, or with --forever any number, from `speedwell coflow send`."""

@@ -24,7 +24,7 @@ UNSEEN_SHOWN = 10
 
 
 @click.command()
-@click.option("--repair", is_flag=True, help="Have what is wrong put right, and wait for it.")
+@click.option("--repair", is_flag=True, help="Repair the problems, and wait until that is done.")
 @click.option("--accept-roll-back", is_flag=True, help="Go on with a namespace that is an old copy of itself, when "
               "there is no newer one. Contents that it does not know go to quarantine.")
 @click.option("--verify", is_flag=True, help="Compare all stored bytes with their checksums now. Otherwise only "

@@ -60,7 +60,7 @@ def route(interface: str, address: str) -> None:
 @metadata.command()
 @click.argument("key")
 def address(key: str) -> None:
-    """Show to which address requests for KEY go."""
+    """Show the address to which requests for KEY go."""
     click.echo(str(address_of(key.encode())))
 
 

@@ -101,7 +101,7 @@ def undrain(name: str, target: Target) -> None:
 
 @node.command()
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Also if files lose their last replica: says which.")
+@click.option("--force", is_flag=True, help="Remove it although files lose their last replica, and name these files.")
 @connection_options
 def remove(name: str, force: bool, target: Target) -> None:
     """Forget the dataserver NAME, which is dead and never comes back.

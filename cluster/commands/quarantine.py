@@ -22,7 +22,7 @@ PIECE_BYTES = 4 << 20
 
 @click.group()
 def quarantine() -> None:
-    """Contents that no file has, kept for some days."""
+    """Contents of no file, kept for some days."""
 
 
 @quarantine.command("list")

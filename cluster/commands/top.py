@@ -26,9 +26,9 @@ COLUMNS = {"mount": "mount", "ops": "ops/s", "mean": "mean ms", "p99": "p99 ms",
 
 
 @click.command()
-@click.option("--all", "of_all", is_flag=True, help="The mounts of all installations; so is it where none was "
+@click.option("--all", "of_all", is_flag=True, help="The mounts of all installations: the default where none was "
               "started.")
-@click.option("--once", is_flag=True, help="Show one interval, and end; as where there is no terminal.")
+@click.option("--once", is_flag=True, help="Show one interval, and end. That is the default without a terminal.")
 @click.option("--interval", "interval_seconds", type=Number(0.1, 3600), default=1.0, show_default=True,
               metavar="SECONDS", help="What one look shows.")
 @click.option("--sort", "column", type=click.Choice(tuple(COLUMNS)), default="mount", show_default=True,

@@ -29,13 +29,13 @@ PURGED_AT_ONCE = 500
 
 @click.group()
 def trash() -> None:
-    """Keep what is removed for a while, to bring it back."""
+    """Keep removed files for a while, to bring them back."""
 
 
 @trash.command()
 @click.argument("path", default="/")
 @click.option("--keep", "keep_seconds", type=Duration(MAX_KEEP_SECONDS), required=True,
-              help="How long: 30m, 12h, 7d.")
+              help="How long they are kept: 30m, 12h, 7d.")
 @connection_options
 def on(path: str, keep_seconds: int, target: Target) -> None:
     """Keep what is removed in the directory PATH (default: everywhere) and below it."""
@@ -121,7 +121,7 @@ def restore(path: str, destination: str | None, target: Target) -> None:
 @click.argument("path", default="/")
 @connection_options
 def empty(path: str, target: Target) -> None:
-    """Let go now of what was removed in PATH (default: everywhere)."""
+    """Delete now, for good, the removed files of PATH (default: everywhere)."""
     with target.connect() as client:
         entries = list(_below(client, path))
         purged = sum(client.metadata.purge(entries[first:first + PURGED_AT_ONCE])

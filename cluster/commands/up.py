@@ -80,7 +80,7 @@ MOUNT_ROOT = Path("/mnt/speedwell")
               "serve only clients that have one [default: they do].")
 @click.option("--encrypt-data/--no-encrypt-data", default=None, help="Whether contents cross the network over TLS "
               "[default: they do not].")
-@click.option("--json", "as_json", is_flag=True, help="Describe what runs as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Describe the installation as one JSON object.")
 def up(directory: Path | None, installation: Path | None, fabric: str | None, mount: Path | None,
        mount_on: tuple[str, ...], all_systems: bool | None, coflows: str | None, replica_policy: str | None,
        path_policy: str | None, placement_policy: str | None, dataservers: int | None,

@@ -32,20 +32,20 @@ from speedwell.host_agent import realtime as realtime_process
 @click.command("speedwell-timeslices", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @config_option
 @click.option("--controller", "controller_url", default="http://127.0.0.1:8080", metavar="URL[,URL]",
-              help="Whose /v1/network says what links there are.")
+              help="The SDN controller, whose /v1/network lists the links.")
 @command_line.identity_option("The scheduler's")
 @insecure_servers.option
-@click.option("--listen", default="127.0.0.1:6657", metavar="HOST:PORT", help="Where agents report; UDP.")
+@click.option("--listen", default="127.0.0.1:6657", metavar="HOST:PORT", help="UDP address of agents' reports.")
 @click.option("--standby-for", metavar="HOST:PORT", help="Where another scheduler listens: give turns only "
               "while that one is silent. Agents must know both.")
 @click.option("--key-file", required=True, type=click.Path(path_type=Path), metavar="FILE",
-              help="The master key, of which those of agents are made.")
+              help="The master key, from which the keys of agents are made.")
 @click.option("--policy", cls=PolicyOption, default=POLICIES.default(Kind.TIMESLICES), show_default=False,
               metavar="POLICY", help="{timeslices}.")
 @click.option("--slice-ms", type=command_line.Number(1, 1000), default=10.0,
               help="A slice: at least as long as ten frames take on a host's link. All slices of those who share a "
               "link together should stay below 200 ms, TCP's least timeout.")
-@click.option("--no-turns", is_flag=True, help="Only tell agents the classes of coflows' flows.")
+@click.option("--no-turns", is_flag=True, help="Give no turns: only tell agents the classes of coflows' flows.")
 @policy_path_option
 @realtime_process.option
 @prometheus.OPTION

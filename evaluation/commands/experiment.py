@@ -84,7 +84,7 @@ def _print_list(context: click.Context, option: click.Parameter, wanted: bool) -
 @click.option("--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
               help="For sinbad experiments and mincof-facebook in the simulator: a coflow-benchmark trace.")
 @policy_path_option
-@click.option("--seed", type=click.IntRange(0), help="Of the first run.  [default: 1; mincof: 101]")
+@click.option("--seed", type=click.IntRange(0), help="Seed of the first run.  [default: 1; mincof: 101]")
 @click.option("--runs", type=click.IntRange(1, 10), help="With --emulate: runs of each method at each point.  "
               "[default: 3; quick and coflows: 1]")
 @click.option("--reads", type=click.IntRange(10, 100_000), help="With --emulate: reads of a run.  "

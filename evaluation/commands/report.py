@@ -11,7 +11,7 @@ import click
 @click.argument("directories", nargs=-1, required=True, metavar="DIR...",
                 type=click.Path(file_okay=False, path_type=Path))
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), default=Path("report.html"),
-              show_default=True, metavar="FILE", help="The page; what is there is replaced.")
+              show_default=True, metavar="FILE", help="The page; an existing file is replaced.")
 def report(directories: tuple[Path, ...], output: Path) -> None:
     """Make one HTML page of results.
 

@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 @click.option("--locality", type=(float, float, float), default=(0.5, 0.3, 0.2), show_default=True,
               help="Probabilities of a client in the primary's rack, in its pod, elsewhere.")
 @click.option("--files", type=click.IntRange(1), default=2000, show_default=True,
-              help="Their popularity is Zipf's with exponent 1.1.")
+              help="How many files; their popularity is Zipf's with exponent 1.1.")
 @click.option("--read-mib", type=Number(0, min_open=True),
               help="Size of a read.  [default: 256 where hosts have 1 Gbit/s, and so much less as their slowest link "
               "has]")
 @click.option("--poll-seconds", type=Number(0, min_open=True), default=1.0, show_default=True,
               help="Between two looks at the switches' counters.")
-@click.option("--reads", type=click.IntRange(10), default=1000, show_default=True, help="Of a run.")
-@click.option("--runs", type=click.IntRange(1), default=3, show_default=True, help="Of each method at each rate.")
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the first run.")
+@click.option("--reads", type=click.IntRange(10), default=1000, show_default=True, help="Reads of a run.")
+@click.option("--runs", type=click.IntRange(1), default=3, show_default=True, help="Runs per method and rate.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the first run.")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               default=Path("results/simulate"), show_default=True, help="Where results go.")
 @existing_options

@@ -89,8 +89,8 @@ class Output:
 def existing_options(function: F) -> F:
     """Adds --resume and --force."""
 
-    @click.option("--resume", is_flag=True, help="Go on with what DIR has.")
-    @click.option("--force", is_flag=True, help="Begin anew, and replace what DIR has.")
+    @click.option("--resume", is_flag=True, help="Go on with the results in DIR.")
+    @click.option("--force", is_flag=True, help="Begin anew, and replace the results in DIR.")
     @functools.wraps(function)
     def checked(*arguments: Any, resume: bool, force: bool, **options: Any) -> Any:
         if resume and force:

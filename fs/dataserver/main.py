@@ -64,27 +64,28 @@ def listen(host: str, port: int) -> socket.socket:
               help="Another address of this machine, at which other dataservers may be sent here. May be repeated.")
 @click.option("--rack", default="rack0", show_default=True, help="Failure domain, for placement.")
 @click.option("--pod", default="pod0", show_default=True, help="Group of racks, for placement.")
-@click.option("--nameserver", required=True, metavar="HOST:PORT,...", help="All, where there are several.")
+@click.option("--nameserver", required=True, metavar="HOST:PORT,...",
+              help="The nameserver; where there are several, all of them.")
 @click.option("--directory", "directories", required=True, multiple=True, type=Path,    # click.Path asks the disk
               metavar="DIR", help="Where the chunks are kept. May be repeated, for one directory on each disk: new "
               "files go where there is room, and a disk that fails takes only its own replicas with it.")
 @click.option("--accept-empty", is_flag=True, help="A directory of this server that is empty now has a new disk. "
               "Else it counts as failed where there are others: its disk may not be mounted.")
 @click.option("--reserve", type=Size(),
-              help="Of each disk are kept for files that grow: new ones go elsewhere.  "
+              help="Bytes of each disk that are kept for files that grow: new files go elsewhere.  "
               "[default: 1 GiB, or a fiftieth of a smaller disk]")
 @click.option("--disk-rate", type=Rate(), default=0,
-              help="What each disk writes: large files go where links and disks have most to spare.  "
+              help="How fast each disk writes: large files go where links and disks have most to spare.  "
               "[default: not known, only links count]")
 @click.option("--controller", metavar="URL[,URL]",
               help="SDN controller that chooses where the copies of lost replicas are read from.")
 @click.option("--recovery-rate", type=Rate(1), default=64 << 20,
-              help="Of lost replicas, this server receives at most so much, and sends as much; the "
-              f"rest is for clients.  [default: {units.size(64 << 20)}/s]")
+              help="How fast this server receives, and sends, lost replicas at most; the rest is for "
+              f"clients.  [default: {units.size(64 << 20)}/s]")
 @click.option("--scrub-rate", type=Number(0, 1 << 20), default=1.0, show_default=True, metavar="MIB",
-              help="How much is compared with its checksums per second; 0: only what clients report.")
+              help="MiB a second to compare with their checksums; 0: only what clients report.")
 @click.option("--quarantine", type=Number(0, MAX_KEEP_SECONDS), default=DEFAULT_KEEP_SECONDS, metavar="SECONDS",
-              help="For how long contents that no file has are kept aside.  "
+              help="How long contents that belong to no file are kept.  "
               f"[default: {units.duration(DEFAULT_KEEP_SECONDS)}]")
 @click.option("--no-tokens", is_flag=True, help="Serve everybody who reaches the data channel, without the "
               "nameserver's tokens; with --insecure alone.")

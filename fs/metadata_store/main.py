@@ -42,7 +42,7 @@ STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
               "host must be 0.0.0.0 where requests come by the address of a key.")
 @click.option("--block", "blocks", multiple=True, metavar="CIDR", help=f"Own this part of {PREFIX}. May be repeated.")
 @click.option("--controller", metavar="URL[,URL]", help="Join the metadata servers of this SDN controller, which "
-              "says what to own.")
+              "gives each its blocks.")
 @click.option("--host", metavar="ADDRESS", type=Host(),
               help="With --controller: this host's own address on the fabric.")
 @click.option("--fsync/--no-fsync", default=True, help="Answer a put when it is on the disk, or when the system has "

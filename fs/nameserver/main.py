@@ -230,7 +230,7 @@ def _answers(address: str, identity: Path | None) -> bool:
 @click.option("--controller", metavar="URL[,URL]", default="", help="Ask the SDN controller there where the replicas "
               "of large new files should go (default: by racks).")
 @click.option("--token-lifetime", "token_seconds", type=float, default=defaults.DEFAULT_TOKEN_SECONDS,
-              show_default=True, metavar="SECONDS", help="How long a client may use what a look-up allowed it on "
+              show_default=True, metavar="SECONDS", help="How long a client may use the token of a look-up on "
               "dataservers before it asks again, by itself.")
 @click.option("--request-rate", type=Number(1, 1e6), default=rates.REQUESTS_PER_SECOND,
               show_default=True, metavar="N", help="How many requests a second each client may make; more wait.")
