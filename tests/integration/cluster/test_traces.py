@@ -2,81 +2,23 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
-import socket
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from tests.integration.cluster.collector import Collector, is_whole
 from tests.integration.fuse_mount.mounting import Mounted
 from tests.local_cluster import SCRIPTS, START_SECONDS, LocalCluster, _first_line
 from tests.waiting import wait_until
 
 MIB = 1 << 20
 DEADLINE_SECONDS = 60
-
-
-class Span(NamedTuple):
-    trace: bytes
-    id: bytes
-    parent: bytes
-    name: str
-    process: str
-
-
-class Collector(ThreadingHTTPServer):
-    """Takes OTLP over HTTP, as an OpenTelemetry collector does."""
-
-    def __init__(self) -> None:
-        self.spans: list[Span] = []
-        super().__init__(("127.0.0.1", 0), _Export)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def trace_with(self, name: str, *processes: str) -> list[Span] | None:
-        """The spans of a trace that begins with `name` and came through `processes`."""
-        for root in [span for span in self.spans if span.name == name and not span.parent]:
-            trace = [span for span in self.spans if span.trace == root.trace]
-            if {span.process for span in trace} >= set(processes):
-                return trace
-        return None
-
-    def seen(self) -> str:
-        return "\n".join(f"{span.trace.hex()} {span.parent.hex():16} {span.id.hex()} {span.process} {span.name}"
-                         for span in self.spans)
-
-
-class _Export(BaseHTTPRequestHandler):
-    server: Collector
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.headers.get("Content-Encoding") == "gzip":
-            body = gzip.decompress(body)
-        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-            words = {each.key: each.value.string_value for each in resource.resource.attributes}
-            process = f"{words['service.name']} {words['service.instance.id']}".removesuffix(
-                f" {socket.gethostname()}:{words['service.instance.id'].rpartition(':')[2]}")
-            self.server.spans += [Span(span.trace_id, span.span_id, span.parent_span_id, span.name, process)
-                                  for scope in resource.scope_spans for span in scope.spans]
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 class Installation(NamedTuple):
@@ -86,11 +28,11 @@ class Installation(NamedTuple):
 
 
 @pytest.fixture
-def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    """That every process is told of which the test starts."""
-    with Collector() as server:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)
-        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
+def collector(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Collector]:
+    """That every process is told of which the test starts; over TLS where the test says so."""
+    certificate = tmp_path / "collector.pem" if getattr(request, "param", "http") == "https" else None
+    with Collector(certificate=certificate) as server:
+        server.tell(monkeypatch)
         yield server
         server.shutdown()
 
@@ -131,13 +73,7 @@ def servers(cluster: LocalCluster) -> dict[str, str]:
     return {each.name: f"speedwell-dataserver {each.name}" for each in cluster.dataservers}
 
 
-def is_whole(trace: list[Span], expected: set[tuple[str, str]]) -> bool:
-    """Whether these spans and all parents have arrived: processes send theirs when they like."""
-    ids = {span.id for span in trace}
-    return expected <= {(span.name, span.process) for span in trace} and all(
-        not span.parent or span.parent in ids for span in trace)
-
-
+@pytest.mark.parametrize("collector", ["https"], indirect=True)
 def test_one_write_is_one_trace_through_nameserver_controller_and_the_chain_of_replicas(
         collector: Collector, installation: Installation) -> None:
     source = installation.directory / "source"
