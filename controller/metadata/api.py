@@ -23,7 +23,7 @@ from speedwell.controller.metadata.owners import SlotOwner, SlotOwners
 from speedwell.controller.metadata.owners import prefix_of as slots_of
 from speedwell.controller.metadata.steering import role_of
 from speedwell.controller.policy.metadata.blocks import SPACE, size
-from speedwell.controller.rest.access import NotAuthorised, Sender, require_own_host
+from speedwell.controller.rest.access import Sender, require_own_host
 from speedwell.controller.rest.fields import DpidInput, Ipv4
 from speedwell.controller.rest.roles import DATASERVER, NAMESERVER
 from speedwell.controller.rest.routes import route
@@ -60,7 +60,7 @@ class MetadataApi:
 
     @route("POST", "/v1/metadata/servers", summary="A metadata server is there", tag="metadata",
            request=models.Announcement, response=models.Orders,
-           problems=[UnknownHost, MetadataServerRefused, NotAuthorised], roles=(DATASERVER,))
+           problems=[UnknownHost, MetadataServerRefused], roles=(DATASERVER,))
     def announce(self, body: models.Announcement, sender: Sender = None) -> models.Orders:
         """The first time, it joins. The answer says which blocks come and go; it does what it is told and announces
         itself again after `again_seconds`. One that is silent for 3 s keeps its blocks, because nobody else has its

@@ -21,9 +21,10 @@ from speedwell.controller.loops import in_turns
 from speedwell.controller.page.fabric_map import FabricMap
 from speedwell.controller.page.viewers import TooManyViewers, Viewer, Viewers
 from speedwell.controller.rest import PlainText, RestApplication, route
-from speedwell.controller.rest.access import COOKIE, NotAuthenticated
+from speedwell.controller.rest.access import COOKIE
 from speedwell.controller.rest.fields import InputModel
 from speedwell.controller.rest.http import Headers
+from speedwell.controller.rest.problems import NotAuthenticated
 from speedwell.controller.rest.roles import EVERYBODY
 from speedwell.controller.services import Services
 from speedwell.controller.topology.state import NetworkState

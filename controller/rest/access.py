@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import eventlet
 
 from speedwell.controller.rest.http import Request
-from speedwell.controller.rest.problems import HttpProblem
+from speedwell.controller.rest.problems import NotAuthenticated, NotAuthorised, TooManyRequests
 from speedwell.controller.rest.roles import NOBODY_ELSE
 from speedwell.controller.rest.routes import Route
 from speedwell.fs.identity.bundle import Identity, Peer
@@ -15,24 +15,6 @@ from speedwell.fs.identity.roles import DATASERVER, OPERATOR
 from speedwell.fs.rates import Rates, of_refused
 
 COOKIE = "__Host-speedwell"
-
-
-class NotAuthenticated(HttpProblem):
-    status = 401
-    title = "The controller does not know who asks"
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(detail, headers=[("WWW-Authenticate", 'Bearer realm="speedwell"')])
-
-
-class NotAuthorised(HttpProblem):
-    status = 403
-    title = "Who asks may not ask that"
-
-
-class TooManyRequests(HttpProblem):
-    status = 429
-    title = "Who asks has asked too often"
 
 
 Sender = Peer | None

@@ -32,8 +32,6 @@ from speedwell.controller.validation import reason
 from speedwell.fs import tracing
 
 LOG = logging.getLogger(__name__)
-OF_STANDBY = frozenset({"/v1/health", "/v1/session"})
-"""Of `/v1`, what a standby answers itself."""
 
 
 class RestApplication:
@@ -106,8 +104,7 @@ class RestApplication:
                     self.access.require(request, declaration)
                 if declaration is None:
                     raise unknown
-                if (declaration.path.startswith("/v1") and declaration.path not in OF_STANDBY
-                        and not self._leadership.leads):
+                if declaration.is_of_leader and not self._leadership.leads:
                     raise Standby(self._leadership.leader)
                 answer = self._answer(request, declaration, in_path)
                 if standbys := self._leadership.standbys:

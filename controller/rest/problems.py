@@ -86,6 +86,24 @@ class UnsupportedMediaType(HttpProblem):
     title = "The body is not declared as JSON"
 
 
+class NotAuthenticated(HttpProblem):
+    status = 401
+    title = "The controller does not know who asks"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail, headers=[("WWW-Authenticate", 'Bearer realm="speedwell"')])
+
+
+class NotAuthorised(HttpProblem):
+    status = 403
+    title = "Who asks may not ask that"
+
+
+class TooManyRequests(HttpProblem):
+    status = 429
+    title = "Who asks has asked too often"
+
+
 LEADER_HEADER = "Speedwell-Leader"
 """Of an answer of a standby: the URL of the controller that leads, empty if nobody is known to."""
 

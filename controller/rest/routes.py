@@ -14,13 +14,19 @@ from speedwell.controller.rest.problems import (
     InternalError,
     InvalidRequest,
     MalformedJson,
+    NotAuthenticated,
+    NotAuthorised,
     RequestTimedOut,
+    Standby,
+    TooManyRequests,
     UnsupportedMediaType,
 )
-from speedwell.controller.rest.roles import NOBODY_ELSE, READER, Roles
+from speedwell.controller.rest.roles import EVERYBODY, NOBODY_ELSE, READER, Roles
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 _ATTRIBUTE = "_speedwell_route"
+OF_STANDBY = frozenset({"/v1/health", "/v1/session"})
+"""Of `/v1`, what a standby answers itself."""
 _PARAMETER = re.compile(r"{(\w+)}")
 
 
@@ -57,11 +63,20 @@ class Route:
     indent: int | None = None
 
     @property
+    def is_of_leader(self) -> bool:
+        """Whether a controller that stands by refuses it."""
+        return self.path.startswith("/v1") and self.path not in OF_STANDBY
+
+    @property
     def all_problems(self) -> tuple[type[ControllerError], ...]:
         """Declared problems and those that the plumbing itself answers."""
         common: list[type[ControllerError]] = [InvalidRequest, InternalError]
         if self.request is not None:
             common += [MalformedJson, RequestTimedOut, BodyTooLarge, UnsupportedMediaType]
+        if self.roles is not EVERYBODY:
+            common += [NotAuthenticated, NotAuthorised, TooManyRequests]
+        if self.is_of_leader:
+            common += [Standby]
         return (*self.problems, *common)
 
     @property

@@ -14,8 +14,9 @@ import eventlet
 import pytest
 
 from speedwell.controller.rest import RestApplication
-from speedwell.controller.rest.access import Access, NotAuthorised
+from speedwell.controller.rest.access import Access
 from speedwell.controller.rest.http import Request
+from speedwell.controller.rest.problems import NotAuthorised
 from speedwell.controller.rest.routes import routes_of
 from speedwell.fs.identity.authority import Authority
 from speedwell.fs.identity.bundle import Identity, Peer

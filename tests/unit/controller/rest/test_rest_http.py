@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from speedwell.controller.rest import http as wire
 from speedwell.controller.rest import server
-from speedwell.controller.rest.access import COOKIE, Access, NotAuthenticated
+from speedwell.controller.rest.access import COOKIE, Access
 from speedwell.controller.rest.http import Request, response
-from speedwell.controller.rest.problems import HttpProblem
+from speedwell.controller.rest.problems import HttpProblem, NotAuthenticated
 from speedwell.fs.identity import bearer
 from speedwell.fs.identity.authority import Authority
 from speedwell.fs.identity.bundle import Identity
