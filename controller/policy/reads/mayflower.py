@@ -21,17 +21,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 
 import numpy as np
-from numpy.typing import NDArray
 
-from speedwell.controller.policy.compiled import Integers, Reals, Records
-from speedwell.controller.policy.errors import DuplicateFlow, InvalidMeasurement, NoPath, UnknownNode
+from speedwell.controller.policy.compiled import Integers, Records
+from speedwell.controller.policy.errors import DuplicateFlow, InvalidMeasurement
 from speedwell.controller.policy.network.graph import Link, Network, Path
 from speedwell.controller.policy.reads import progressive_filling
 from speedwell.controller.policy.reads import share_kernels as kernels
-from speedwell.controller.policy.reads.link_load import BACKGROUND_ORDER, ReadFlow, ShareTable
+from speedwell.controller.policy.reads.candidates import Candidates
+from speedwell.controller.policy.reads.link_load import ReadFlow, ShareTable
 from speedwell.controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
 
 FlowReading = tuple[str, int, float | None]
@@ -48,7 +47,8 @@ class Mayflower:
     def __init__(self, network: Network) -> None:
         self._network = network
         self._version = network.version
-        self._table = ShareTable()
+        self.table = ShareTable()
+        """The flows and links as `share_kernels` has them, for those who decide over them too."""
         self._flows: dict[str, ReadFlow] = {}
 
     # --- decisions ---
@@ -62,56 +62,17 @@ class Mayflower:
         choice (one replica for path selection alone). Raises NoPath if P is empty, UnknownNode if the
         client is not in the network. A replica that is not in the network is passed over.
         """
-        if request.client not in self._network:
-            raise UnknownNode(request.client)
-        self._follow_network()
-        if paths is None:
-            replicas, rows = self._all_paths(request)
-        else:
-            rows = self._given_paths([path for _, path in paths])
-        if not len(rows):
-            raise NoPath(f"no replica of this read can reach {request.client}")
-        table = self._table
+        candidates = self.candidates(request, paths)
+        table = self.table
         best, cost, share, costs = kernels.cheapest(
-            *table.state(), rows, float(request.size_bits), now, table.stamps(len(rows)), table.losing,
-            table.new_shares)
-        if paths is not None:
-            least: dict[Replica, float] = {}
-            for (replica, _), each in zip(paths, costs.tolist(), strict=True):
-                least[replica] = min(each, least.get(replica, math.inf))
-            return Selection(*paths[best], share, cost, tuple(least.items()))
-        ends = list(accumulate(count for _, count in replicas))
-        listed = costs.tolist()
-        considered = tuple((replica, min(listed[end - count:end]))
-                           for (replica, count), end in zip(replicas, ends, strict=True) if count)
-        replica, count = replicas.pop(0)
-        while best >= count:
-            best -= count
-            replica, count = replicas.pop(0)
-        return Selection(replica, self._network.shortest_path(replica.host, request.client, best), share, cost,
-                         considered)
+            *table.state(), candidates.rows, float(request.size_bits), now, table.stamps(len(candidates.rows)),
+            table.losing, table.new_shares)
+        return candidates.selection(best, share, cost, costs)
 
-    def _all_paths(self, request: SelectionRequest) -> tuple[list[tuple[Replica, int]], Integers]:
-        """How many shortest paths each replica has, and the link indices of all."""
-        network = self._network
-        found = [(replica, network.shortest_path_rows(replica.host, request.client))
-                 for replica in request.replicas if replica.host in network]
-        width = max((rows.shape[1] for _, rows in found), default=0)
-        if width and all(rows.shape[1] == width for _, rows in found):
-            return [(replica, len(rows)) for replica, rows in found], np.concatenate([rows for _, rows in found])
-        links = np.full((sum(len(rows) for _, rows in found), width), -1, np.int64)
-        begin = 0
-        for _, rows in found:
-            links[begin:begin + len(rows), :rows.shape[1]] = rows
-            begin += len(rows)
-        return [(replica, len(rows)) for replica, rows in found], links
-
-    def _given_paths(self, paths: Sequence[Path]) -> Integers:
-        routes = [self._indices(path) for path in paths]
-        links = np.full((len(routes), max(map(len, routes), default=0)), -1, np.int64)
-        for row, route in zip(links, routes, strict=True):
-            row[:len(route)] = route
-        return links
+    def candidates(self, request: SelectionRequest, paths: Sequence[tuple[Replica, Path]] | None) -> Candidates:
+        """The paths that are weighed. Raises what `Candidates` does."""
+        self._follow_network()
+        return Candidates(self._network, request, paths)
 
     # --- flows come and go ---
 
@@ -124,7 +85,7 @@ class Mayflower:
         if flow_id in self._flows:
             raise DuplicateFlow(f"a flow {flow_id!r} is already known")
         links = self._indices(path)
-        flow = ReadFlow(flow_id, path, links, size_bits, self._table, self._table.new_row(links, size_bits, now))
+        flow = ReadFlow(flow_id, path, links, size_bits, self.table, self.table.new_row(links, size_bits, now))
         self._flows[flow_id] = flow
         self._share_with(flow, now)
         return flow.bandwidth_bps
@@ -138,8 +99,8 @@ class Mayflower:
             self._settle(flow, flow.remaining_at(now), now)
             self._remove(flow, now)
             flow.path, flow.links = path, links
-            self._table.route(flow.row, links)
-            self._table.flows["since"][flow.row] = now
+            self.table.route(flow.row, links)
+            self.table.flows["since"][flow.row] = now
             self._flows[flow_id] = flow
             self._share_with(flow, now)
 
@@ -157,16 +118,16 @@ class Mayflower:
         if flow is None:
             return False
         self._remove(flow, now)
-        self._table.release(flow.row)
+        self.table.release(flow.row)
         flow.dropped()
         return True
 
     def _settle(self, flow: ReadFlow, remaining_bits: float, now: float) -> None:
-        self._table.flows["remaining"][flow.row] = remaining_bits
-        self._table.flows["settled_at"][flow.row] = now
+        self.table.flows["remaining"][flow.row] = remaining_bits
+        self.table.flows["settled_at"][flow.row] = now
 
     def _share_with(self, flow: ReadFlow, now: float) -> None:
-        table = self._table
+        table = self.table
         table.make_room(flow.links)
         kernels.share_with(*table.state(), flow.row, now, table.stamps(1), table.losing,
                            table.new_shares)
@@ -178,7 +139,7 @@ class Mayflower:
 
     def _remove(self, flow: ReadFlow, now: float) -> None:
         """Take a flow off its links, and share out what it leaves."""
-        table = self._table
+        table = self.table
         del self._flows[flow.flow_id]
         kernels.flow_left(*table.state(), flow.row, now)
         able, shares, spares, crossed = kernels.flows_with_room(
@@ -210,7 +171,7 @@ class Mayflower:
                 rows.append(flow.row)
                 readings.append((flow.size_bits, 8.0 * transferred_bytes, math.nan if rate_bps is None else rate_bps))
         if rows:
-            kernels.flows_measured(*self._table.state(), np.array(rows), np.array(readings, np.float64), now)
+            kernels.flows_measured(*self.table.state(), np.array(rows), np.array(readings, np.float64), now)
 
     def link_measured(self, link: Link, rate_bps: float, now: float) -> None:
         """Take in a link's rate since its last poll; call it after `flow_measured` of the same poll.
@@ -221,7 +182,7 @@ class Mayflower:
         """
         _require_rate(rate_bps)
         self._follow_network()
-        table = self._table
+        table = self.table
         index = self._network.link_index(link)
         kernels.link_measured(*table.state(), index, float(rate_bps), now)
 
@@ -236,34 +197,22 @@ class Mayflower:
         """The same by their names, as they are at any time. Not to be changed."""
         return self._flows
 
-    def queued_on(self, links: Integers, now: float) -> tuple[Reals, NDArray[np.bool_], Reals, Reals]:
-        """What the flows on any of these links have left, in bits, which of the links each of them takes, and each
-        link's background and capacity in bits per second."""
-        self._follow_network()
-        rows = self._table.rows_on(tuple(links))
-        rows = rows[self._table.flows["order"][rows] != BACKGROUND_ORDER]
-        flows = self._table.flows[rows]
-        left_bits = np.maximum(flows["remaining"] - flows["bandwidth"] * (now - flows["settled_at"]), 0.0)
-        background_bps = self._table.flows["bandwidth"][self._table.links["background"][links]]
-        taken = (self._table.routes[rows][:, :, np.newaxis] == links).any(axis=1)
-        return left_bits, taken, background_bps, self._table.links["capacity"][links]
-
     def background_bps(self, link: Link) -> float:
         """The background's share of a link in bits per second, as measured or since estimated.
 
         Raises UnknownLink.
         """
         self._follow_network()
-        return self._table.background_bps(self._network.link_index(link))
+        return self.table.background_bps(self._network.link_index(link))
 
     def _indices(self, path: Path) -> tuple[int, ...]:
         return tuple([self._network.link_index(link) for link in path.links])
 
     def _follow_network(self) -> None:
         """Catch up with links that were added and capacities that were changed since the last call."""
-        if self._version != self._network.version or not len(self._table.links):
+        if self._version != self._network.version or not len(self.table.links):
             for index, capacity_bps in enumerate(self._network.capacities_bps()):
-                self._table.set_capacity(index, capacity_bps)
+                self.table.set_capacity(index, capacity_bps)
             self._version = self._network.version
 
 
@@ -280,7 +229,7 @@ class Trial:
     def add(self, path: Path, size_bits: float, now: float) -> float:
         """Add a temporary flow. Gives its estimated share in bits per second."""
         model = self._mayflower
-        table, links = model._table, model._indices(path)
+        table, links = model.table, model._indices(path)
         flow = ReadFlow(f"temporary {len(self._saved)}", path, links, size_bits, table,
                         table.new_row(links, size_bits, now))
         meeting = table.rows_on(links)
@@ -293,7 +242,7 @@ class Trial:
         return [flow.bandwidth_bps for flow, _, _ in self._saved]
 
     def __exit__(self, *error: object) -> None:
-        table = self._mayflower._table
+        table = self._mayflower.table
         for flow, rows, before in reversed(self._saved):
             kernels.remove_flow(*table.state(), flow.row)
             kernels.restore(*table.state(), rows, before)

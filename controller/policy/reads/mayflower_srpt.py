@@ -19,10 +19,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
-from speedwell.controller.policy.compiled import Reals
-from speedwell.controller.policy.network.graph import Network, Path
+from speedwell.controller.policy.network.graph import Path
+from speedwell.controller.policy.reads import queue_kernels
 from speedwell.controller.policy.reads.mayflower import Mayflower
 from speedwell.controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
 
@@ -30,33 +28,17 @@ from speedwell.controller.policy.reads.selection_request import Replica, Selecti
 class MayflowerSrpt:
     """Decides over the flows that `mayflower` knows. Selecting changes nothing."""
 
-    def __init__(self, network: Network, mayflower: Mayflower) -> None:
-        self._network = network
+    def __init__(self, mayflower: Mayflower) -> None:
         self._mayflower = mayflower
 
-    def cheapest(self, request: SelectionRequest, paths: Sequence[tuple[Replica, Path]], now: float) -> Selection:
-        """The replica and path of least cost; there is at least one. Raises UnknownLink for a path that is gone."""
-        index = self._network.link_index
-        routes = [[index(link) for link in path.links] for _, path in paths]
-        own, others, beside = self._seconds(routes, request.size_bits, now)
-        costs = (own + others).tolist()
-        least: dict[Replica, float] = {}
-        for (replica, _), cost in zip(paths, costs, strict=True):
-            least[replica] = min(cost, least.get(replica, math.inf))
-        best = min(range(len(paths)),
-                   key=lambda number: (costs[number], beside[number], len(routes[number]), number))
-        share_bps = request.size_bits / float(own[best]) if own[best] else math.inf
-        return Selection(*paths[best], share_bps, costs[best], tuple(least.items()))
-
-    def _seconds(self, routes: Sequence[Sequence[int]], size_bits: float, now: float) -> tuple[Reals, Reals, Reals]:
-        """For each route: until the read ends, what others wait for it, and its end if background held it up."""
-        links = np.array(sorted({link for route in routes for link in route}), np.int64)
-        crosses = np.array([np.isin(links, route) for route in routes])
-        left_bits, taken, background_bps, capacities = self._mayflower.queued_on(links, now)
-        goes_first = left_bits <= size_bits
-        busy = (left_bits[goes_first] @ taken[goes_first] + size_bits) / capacities
-        waits = taken[~goes_first] * (size_bits / capacities)
-        others = [np.where(each, waits, 0.0).max(axis=1, initial=0.0).sum() for each in crosses]
-        pressed = background_bps / capacities * (size_bits / capacities)
-        return (np.where(crosses, busy, 0.0).max(axis=1, initial=0.0), np.array(others),
-                np.where(crosses, busy + pressed, 0.0).max(axis=1, initial=0.0))
+    def select_replica_and_path(
+        self, request: SelectionRequest, now: float, paths: Sequence[tuple[Replica, Path]] | None = None
+    ) -> Selection:
+        """As `Mayflower.select_replica_and_path`."""
+        candidates = self._mayflower.candidates(request, paths)
+        table = self._mayflower.table
+        best, seconds, costs = queue_kernels.cheapest(
+            table.flows, table.links, table.members, candidates.rows, float(request.size_bits), now,
+            table.stamps(len(candidates.rows)), table.new_shares)
+        return candidates.selection(best, request.size_bits / seconds if seconds else math.inf, float(costs[best]),
+                                    costs)

@@ -54,7 +54,7 @@ class Selector:
         self.path_policy = path_policy
         self._network = network
         self._mayflower = Mayflower(network)
-        self._srpt = MayflowerSrpt(network, self._mayflower)
+        self._srpt = MayflowerSrpt(self._mayflower)
         self._plus: MayflowerPlus | None = None
         self._patience = patience
         self._replica_policies: dict[str, ReplicaPolicy] = {
@@ -80,15 +80,14 @@ class Selector:
         _require_known(replica_policy, path_policy)
         if replica_policy == PLUS:
             return self._mayflower_plus(now).select(request, now)
-        if replica_policy == "mayflower" and path_policy == "mayflower":
-            return self._mayflower.select_replica_and_path(request, now)
+        policy = self._srpt if replica_policy == SRPT else self._mayflower
+        if replica_policy in (MAYFLOWER, SRPT) and path_policy == "mayflower":
+            return policy.select_replica_and_path(request, now)
         replicas = self._reachable(request)
         if replica_policy not in (MAYFLOWER, SRPT):
             replicas = [self._replica_policies[replica_policy].choose(request, replicas, now)]
         paths = [(replica, path) for replica in replicas for path in self._paths(request, replica, path_policy)]
-        if replica_policy == SRPT:
-            return self._srpt.cheapest(request, paths, now)
-        return self._mayflower.select_replica_and_path(request, now, paths)
+        return policy.select_replica_and_path(request, now, paths)
 
     def select_parts(
         self,
@@ -282,6 +281,7 @@ def compile_selection() -> None:
         now = float(number)
         path = selector.select(request, now).path
         selector.select(request, now, "nearest", "ecmp")
+        selector.select(request, now, SRPT)
         selector.select(SelectionRequest("a", (Replica("a"), Replica("b")), 8e6), now)
         selector.select(SelectionRequest("a", (Replica("b"),), 8e6), now)
         selector.select_parts(request, now, 2)

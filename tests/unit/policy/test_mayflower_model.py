@@ -64,7 +64,7 @@ class History:
 
     def flows_are_in_order(self) -> None:
         """What is kept in order while bandwidths change is what sorting gives."""
-        table = self.mayflower._table
+        table = self.mayflower.table
         for number, link in enumerate(table.links):
             flows = [link["background"], *table.members[link["first"]:link["first"] + link["count"]]]
             bandwidths = table.flows["bandwidth"]
