@@ -28,7 +28,7 @@ from speedwell.controller.coflows.api import CLAIMANT, CoflowsApi
 from speedwell.controller.coflows.book import CoflowBook, ReportedFlow
 from speedwell.controller.coflows.metrics import CoflowMetrics
 from speedwell.controller.coflows.minimum_rates import with_minimum_rates
-from speedwell.controller.coflows.planning import Assignments, CoflowPlan, CoflowPlanner, CoflowUpdates
+from speedwell.controller.coflows.planning import Assignments, CoflowPlan, CoflowPlanner, CoflowUpdates, Rests
 from speedwell.controller.coflows.policies import compile_policy, make_scheduler
 from speedwell.controller.coflows.told_times import Hearing
 from speedwell.controller.counters.host_heartbeats import EventHostCounted, HostCounted
@@ -72,9 +72,6 @@ SHORT_SECONDS = 0.005
 """A decision that took the processor for longer than this is made in another thread the next time."""
 FEW_FLOWS = 100
 """Updates of more flows than this are taken in there too."""
-REST_FACTOR, MOST_REST_SECONDS = 4, 1.0
-"""After a plan there is a rest so many times as long as it took, but no longer than this: who asks for something else
-has the processor meanwhile."""
 LOOP_PATIENCE_SECONDS = 30.0
 
 
@@ -101,6 +98,7 @@ class Coflows(Application):
             lambda network: make_scheduler(settings.coflow_policy, network, settings.coflow_threshold_bytes),
             self._state.network, self._enforced)
         self._decision_seconds = 0.0
+        self._rests = Rests()
         self._paces_bps: dict[FiveTuple, int] = {}
         rest = services.get(RestApplication)
         self.metrics = CoflowMetrics(rest.metrics)
@@ -218,6 +216,9 @@ class Coflows(Application):
         if not self.book.has_updates:
             self._updated.wait(timeout=EXPIRE_INTERVAL_SECONDS)
             self._updated.clear()
+        if time.monotonic() < self._rests.correct_from and self.book.has_only_progress:
+            hub.sleep(self._rests.LOOK_SECONDS)
+            return
         try:
             self.plan()
         except Exception:
@@ -248,7 +249,7 @@ class Coflows(Application):
         self._away -= returned
         if plan.assignments is not None or updates.ended:
             self._schedule_changed.set()
-        hub.sleep(min(REST_FACTOR * (time.monotonic() - began), MOST_REST_SECONDS))
+        hub.sleep(self._rests.planned(began, time.monotonic()))
 
     def _decide(self, updates: CoflowUpdates, now: float) -> CoflowPlan:
         began = time.thread_time()

@@ -254,6 +254,12 @@ class CoflowBook:
     def has_updates(self) -> bool:
         return bool(self._untold) or self._network_changed
 
+    @property
+    def has_only_progress(self) -> bool:
+        """Whether none of the updates is of a flow that comes or ends, or of the network."""
+        return not self._network_changed and all(
+            self._told.get(five_tuple) is self._schedulable(five_tuple) for five_tuple in self._untold)
+
     def updates(self) -> CoflowUpdates:
         """What the scheduler has to be told; it counts as told from here on. Of many flows, the first."""
         ended: list[FiveTuple] = []

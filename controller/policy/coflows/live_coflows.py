@@ -37,8 +37,8 @@ class LiveFlow:
     one of its hosts is gone: it stays live, and waits in the best-effort queue.
     """
 
-    __slots__ = ("_left_bits", "_reported_bits", "_settled_at", "coflow", "destination", "flow_id", "is_stranded",
-                 "links", "path", "priority", "rate_bps", "service_class", "source")
+    __slots__ = ("_assignment", "_left_bits", "_reported_bits", "_settled_at", "coflow", "destination", "flow_id",
+                 "is_stranded", "links", "path", "priority", "rate_bps", "service_class", "source")
 
     def __init__(self, flow: CoflowFlow, coflow: LiveCoflow, now: float) -> None:
         self.flow_id = flow.flow_id
@@ -51,6 +51,7 @@ class LiveFlow:
         self.rate_bps: float | None = None
         self.service_class = ServiceClass.BEST_EFFORT
         self.priority: int | None = None
+        self._assignment: Assignment | None = None
         self.report(flow.remaining_bytes, now)
 
     def report(self, remaining_bytes: float, now: float) -> None:
@@ -76,7 +77,13 @@ class LiveFlow:
         return self.remaining_bits(now) / self.rate_bps if self.rate_bps else 0.0
 
     def assignment(self) -> Assignment:
-        return Assignment(self.flow_id, self.coflow.id, self.path, self.rate_bps, self.service_class, self.priority)
+        """The same object for as long as it says the same: for most flows, most decisions change nothing."""
+        told = self._assignment
+        if told is None or (told.rate_bps, told.service_class, told.priority, told.path) != (
+                self.rate_bps, self.service_class, self.priority, self.path):
+            told = self._assignment = Assignment(self.flow_id, self.coflow.id, self.path, self.rate_bps,
+                                                 self.service_class, self.priority)
+        return told
 
 
 class LiveCoflow:
@@ -98,7 +105,7 @@ class LiveCoflow:
 
     def plan(self, now: float) -> None:
         """Note when the coflow has to have ended by the rates it has now, if it is not to be late."""
-        seconds = max((flow.seconds_left(now) for flow in self.flows.values()), default=0.0)
+        seconds = max([flow.seconds_left(now) for flow in self.flows.values() if flow.rate_bps], default=0.0)
         self.latest_at = now + seconds + max(LATE_SECONDS, LATE_PART * seconds)
 
     def add(self, flow: LiveFlow, now: float) -> None:

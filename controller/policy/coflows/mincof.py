@@ -23,7 +23,7 @@ Where the text is silent:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from speedwell.controller.policy.coflows.coflow import BITS_PER_BYTE, Coflow, Schedule, ServiceClass
 from speedwell.controller.policy.coflows.live_coflows import LiveCoflow, LiveFlow, TableScheduler, without_rates
@@ -114,23 +114,27 @@ class MinCOF(TableScheduler):
     def _decide(self, now: float) -> list[LiveCoflow]:
         large = [coflow for coflow in self._by_age() if self._is_large(coflow)]
         without_rates(self._flows.values(), ServiceClass.BEST_EFFORT)
-        ordered = self._shortest_bottleneck_first(large, now)
-        if ordered and self._rebalance(ordered[0], now):
-            ordered = self._shortest_bottleneck_first(ordered, now)
-        scheduled = self._allocate(ordered, now)
+        bits_on = {coflow.number: _bits_on(coflow, now) for coflow in large}
+        ordered = self._shortest_bottleneck_first(large, bits_on)
+        if ordered and self._rebalance(ordered[0], bits_on[ordered[0].number], now):
+            bits_on[ordered[0].number] = _bits_on(ordered[0], now)
+            ordered = self._shortest_bottleneck_first(ordered, bits_on)
+        scheduled = self._allocate(ordered, bits_on, now)
         self._conserve(scheduled)
         return ordered
 
-    def _shortest_bottleneck_first(self, coflows: Sequence[LiveCoflow], now: float) -> list[LiveCoflow]:
-        """Line 2: in SBF order, each judged as if it were alone; ties by arrival."""
+    def _shortest_bottleneck_first(self, coflows: Sequence[LiveCoflow],
+                                   bits_on: Mapping[int, Mapping[int, float]]) -> list[LiveCoflow]:
+        """Line 2: in SBF order, each judged as if it were alone; ties by arrival. `bits_on` has what each coflow, by
+        its number, has left on each link."""
         alone = self._table(self._scheduled_share)
-        return sorted(coflows, key=lambda coflow: (alone.gamma(_bits_on(coflow, now)), coflow.age))
+        return sorted(coflows, key=lambda coflow: (alone.gamma(bits_on[coflow.number]), coflow.age))
 
-    def _rebalance(self, coflow: LiveCoflow, now: float) -> bool:
+    def _rebalance(self, coflow: LiveCoflow, bits_on: Mapping[int, float], now: float) -> bool:
         """Lines 3 to 6: move flows of the first coflow if that shortens its completion; says whether it did."""
         flows = [flow for flow in coflow.flows.values() if flow.links]
         bits = [flow.remaining_bits(now) for flow in flows]
-        before = self._table(self._scheduled_share).gamma(_bits_on(coflow, now))
+        before = self._table(self._scheduled_share).gamma(bits_on)
         choices = self._least_used(flows, bits, self._table(self._scheduled_share))
         after_on: dict[int, float] = {}
         for links, left in zip(choices, bits, strict=True):
@@ -153,14 +157,14 @@ class MinCOF(TableScheduler):
             self._put(flow, links)
         return True
 
-    def _allocate(self, ordered: Sequence[LiveCoflow], now: float) -> list[LiveCoflow]:
+    def _allocate(self, ordered: Sequence[LiveCoflow], bits_on: Mapping[int, Mapping[int, float]],
+                  now: float) -> list[LiveCoflow]:
         """Lines 7 to 14: MADD rates for whom there is bandwidth (C_sch), the Starved queue for the others (C_str)."""
         table = self._table(self._scheduled_share)
         scheduled = []
         for coflow in ordered:
-            bits_on = _bits_on(coflow, now)
-            seconds = table.gamma(bits_on)
-            if not 0 < seconds < float("inf") or not self._is_sufficient(table, bits_on):
+            seconds = table.gamma(bits_on[coflow.number])
+            if not 0 < seconds < float("inf") or not self._is_sufficient(table, bits_on[coflow.number]):
                 without_rates(coflow.flows.values(), ServiceClass.STARVED)
                 continue
             scheduled.append(coflow)

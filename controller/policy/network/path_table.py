@@ -55,12 +55,14 @@ class PathTable:
         a link share what is left of it: here d counts all that the coflow has on a link, so that the rates which
         follow fit. Where no two pairs share a link, the two are the same.
         """
-        longest = 0.0
+        longest, left_bps, whole_bps = 0.0, self._left_bps, self._whole_bps
         for link, bits in bits_on.items():
             if bits > 0:
-                if self.is_full(link):
+                left = left_bps[link]
+                if left <= RELATIVE_TOLERANCE * whole_bps[link]:
                     return float("inf")
-                longest = max(longest, bits / self._left_bps[link])
+                if bits / left > longest:
+                    longest = bits / left
         return longest
 
     def headroom(self, rate_on: Mapping[int, float]) -> float:

@@ -10,7 +10,7 @@ import pytest
 from speedwell.coflow.report import Flow, FlowReport
 from speedwell.controller.coflows import book as coflow_book
 from speedwell.controller.coflows.book import LIE_SLACK_BYTES, CoflowBook
-from speedwell.controller.coflows.planning import CoflowPlanner
+from speedwell.controller.coflows.planning import CoflowPlanner, Rests
 from speedwell.controller.policy.coflows.coflow import CoflowScheduler, ServiceClass
 from speedwell.controller.policy.coflows.coflow_comparators import Varys
 from speedwell.controller.policy.coflows.coflow_plus import CoflowPlus
@@ -274,3 +274,29 @@ def test_beyond_what_there_is_room_for_the_new_is_turned_away_and_the_known_goes
     reported.take(2, OTHER, d=0)
     assert reported.take(2, b"3" * 16, b=10 * MB) and reported.scheduled() == {"a", "b"}
     assert reported.book.turned_away == 2
+
+
+def test_what_is_left_of_known_flows_is_told_from_flows_that_come_and_end() -> None:
+    def report(name: str, remaining_bytes: int) -> bool:
+        site.book.report(ONE, [FlowReport(flow(name), remaining_bytes)], 1.0)
+        return site.book.has_only_progress
+
+    site = Reported()
+    site.take(0.0, a=20 * MB, b=20 * MB)
+    assert report("a", 19 * MB) and report("b", 19 * MB)
+    assert not report("c", 20 * MB), "it comes"
+    site.plan(1.0)
+    assert report("c", 19 * MB)
+    assert not report("a", 0), "it ends"
+    site.plan(1.0)
+    site.book.network_changed()
+    assert not report("b", 18 * MB), "nor is the network what it was"
+
+
+@pytest.mark.parametrize(("plan_seconds", "rest_seconds", "correction_seconds"),
+                         [(0.001, 0.004, 0.016), (0.1, 0.4, 1.0), (0.5, 1.0, 1.0)])
+def test_after_a_plan_corrections_rest_longer_than_what_is_new(plan_seconds: float, rest_seconds: float,
+                                                               correction_seconds: float) -> None:
+    rests = Rests()
+    assert rests.planned(10.0 - plan_seconds, 10.0) == pytest.approx(rest_seconds)
+    assert rests.correct_from == pytest.approx(10.0 + correction_seconds)
