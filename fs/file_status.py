@@ -7,6 +7,7 @@ from speedwell.fs.proto import speedwell_pb2 as pb
 
 STATUS = struct.Struct("<3Q3q10I")
 PREFERRED_IO_BYTES = 128 * 1024  # what programs such as cp and cat take as their block
+LISTED_BYTES = 256 * 1024   # what the C library takes to list a directory, and the kernel asks for: 1,638 short names
 SPECIAL_KINDS: dict[int, int] = {
     stat.S_IFIFO: pb.FIFO, stat.S_IFSOCK: pb.SOCKET, stat.S_IFCHR: pb.CHARACTER_DEVICE,
     stat.S_IFBLK: pb.BLOCK_DEVICE,
@@ -33,4 +34,4 @@ def pack(inode: int, attributes: pb.Attributes | pb.InodeRecord, size_bytes: int
     return STATUS.pack(
         inode, size_bytes, blocks, accessed, modified, changed, accessed_ns, modified_ns, changed_ns,
         attributes.mode | TYPE_BITS[attributes.type], attributes.link_count, attributes.uid, attributes.gid,
-        attributes.device & 0xFFFFFFFF, PREFERRED_IO_BYTES, 0)
+        attributes.device & 0xFFFFFFFF, LISTED_BYTES if attributes.type == pb.DIRECTORY else PREFERRED_IO_BYTES, 0)
