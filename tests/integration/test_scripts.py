@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -61,3 +63,24 @@ def test_a_script_does_its_work(name: str) -> None:
     done = subprocess.run([ROOT / "scripts" / name, *(BRIEF | LONG)[name].split()], capture_output=True, text=True,
                           check=False)
     assert done.returncode == 0 and done.stdout and "Traceback" not in done.stderr, done.stdout + done.stderr
+
+
+def test_the_hook_refuses_a_commit_that_the_fast_checks_refuse(tmp_path: Path) -> None:
+    def git(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=tmp_path / "clone",
+                              capture_output=True, text=True, timeout=120, check=False)
+
+    subprocess.run(["git", "clone", "-q", "--shared", ROOT, tmp_path / "clone"], check=True)
+    [command] = re.findall(r"`git (config core\.hooksPath \S+)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert git(*command.split()).returncode == 0
+    (tmp_path / "clone" / ".venv").symlink_to(ROOT / ".venv")
+    # as they are here, committed or not
+    for name in ("scripts/check", "scripts/hooks/pre-commit"):
+        (tmp_path / "clone" / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / "clone" / name)
+    git("branch", "--force", "main", "HEAD")
+    (tmp_path / "clone" / "cluster" / "balance.py").open("a").write("import os\n")
+    refused = git("commit", "-qam", "Break a rule")
+    assert refused.returncode != 0 and "F401" in refused.stdout + refused.stderr, refused
+    assert git("log", "-1", "--format=%s").stdout.strip() != "Break a rule"
+    assert git("commit", "-qam", "Break a rule", "--no-verify").returncode == 0
