@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import tarfile
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
@@ -16,6 +17,7 @@ from speedwell.fs import paths
 from speedwell.fs.client.names.trees import walk
 from speedwell.fs.errors import NoSuchFile
 from speedwell.fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, SYMBOLIC_LINK, Attributes
+from speedwell.fs.units import counted
 
 if TYPE_CHECKING:
     from speedwell.fs.client import Client
@@ -31,11 +33,22 @@ _TEXT: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape"}
 Said = Callable[[str], None]
 
 
-def write(client: Client, directory: bytes, stream: IO[bytes], progress: Callable[[int], None], warn: Said) -> int:
-    """Archive what is below a stored directory; returns how many entries there are. Each file is as it was when it
+class Entries(Counter[str]):
+    """How many an archive has, by kind."""
+
+    def add(self, kind: bytes) -> None:
+        self["directory" if kind == tarfile.DIRTYPE else "file"] += 1
+
+    def __str__(self) -> str:
+        return f"{counted(self['file'], 'file')} and {counted(self['directory'], 'directory')}"
+
+
+def write(client: Client, directory: bytes, stream: IO[bytes], progress: Callable[[int], None],
+          warn: Said) -> Entries:
+    """Archive what is below a stored directory; returns what was written. Each file is as it was when it
     was read. What no archive can hold is told by `warn`, and what is removed meanwhile is left out."""
     first: dict[int, str] = {}
-    count = 0
+    found = Entries()
     with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT, **_TEXT) as archive:
         for path, attributes in walk(client, directory):
             if attributes.type not in _KINDS:
@@ -53,16 +66,16 @@ def write(client: Client, directory: bytes, stream: IO[bytes], progress: Callabl
                         first[attributes.inode] = info.name
                 else:
                     archive.addfile(info)
-                count += 1
-    return count
+                found.add(info.type)
+    return found
 
 
-def read(client: Client, directory: bytes, stream: IO[bytes], progress: Callable[[int], None]) -> int:
+def read(client: Client, directory: bytes, stream: IO[bytes], progress: Callable[[int], None]) -> Entries:
     """Make everything that an archive holds below a stored directory; files and links that are there are replaced.
-    Returns how many entries there were. Raises InvalidArchive for what is no whole archive: what came before the
+    Returns what there was. Raises InvalidArchive for what is no whole archive: what came before the
     damage is there then."""
     directories: list[tuple[bytes, tarfile.TarInfo]] = []
-    count = 0
+    found = Entries()
     try:
         with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member, **_TEXT) as archive:
             for info in archive:
@@ -72,18 +85,18 @@ def read(client: Client, directory: bytes, stream: IO[bytes], progress: Callable
                     directories.append((path, info))
                 else:
                     _make_file(client, directory, path, info, archive, progress)
-                count += 1
+                found.add(info.type)
             if not getattr(archive, "is_whole", False):
-                raise InvalidArchive(f"the archive is cut off after {count} entries")
+                raise InvalidArchive(f"the archive is cut off after {found.total()} entries")
     except tarfile.TarError as error:
-        raise InvalidArchive(f"this is no whole archive (after {count} entries): {error}") from None
+        raise InvalidArchive(f"this is no whole archive (after {found.total()} entries): {error}") from None
     except OSError as error:
         if error.errno is not None:
             raise
-        raise InvalidArchive(f"the archive is cut off after {count} entries: {error}") from None
+        raise InvalidArchive(f"the archive is cut off after {found.total()} entries: {error}") from None
     for path, info in reversed(directories):    # times last: each entry changes them
         _describe(client, path, info)
-    return count
+    return found
 
 
 # ------------------------------------------------------------------ private

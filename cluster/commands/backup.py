@@ -13,7 +13,6 @@ import click
 from speedwell.cluster.commands.connection import Target, connection_options
 from speedwell.cluster.progress import Meter
 from speedwell.fs import durable, paths
-from speedwell.fs.units import counted
 
 STANDARD = "-"
 
@@ -40,11 +39,10 @@ def backup(file: str, directory: str, target: Target) -> None:
         if file != STANDARD:        # it has everybody's contents: readable for its owner alone
             stream = cleanup.enter_context(durable.replacing(place, 0o600))
         meter = cleanup.enter_context(Meter(place.name, None))
-        count = archive.write(client, client.follow(directory), stream, meter.advance,
-                              lambda message: click.echo(f"speedwell: {message}", err=True))
+        written = archive.write(client, client.follow(directory), stream, meter.advance,
+                                lambda message: click.echo(f"speedwell: {message}", err=True))
         stream.flush()
-    click.echo(f"{counted(count, 'file')} and directories in "
-               f"{'standard output' if file == STANDARD else place}", err=True)
+    click.echo(f"{written} in {'standard output' if file == STANDARD else place}", err=True)
 
 
 @click.command()
@@ -66,7 +64,7 @@ def restore(file: str, directory: str, target: Target) -> None:
         client = cleanup.enter_context(target.connect(for_bytes=True))
         meter = cleanup.enter_context(Meter(paths.display(os.fsencode(file)), None))
         try:
-            count = archive.read(client, client.follow(directory), stream, meter.advance)
+            made = archive.read(client, client.follow(directory), stream, meter.advance)
         except InvalidArchive as error:
             raise InvalidArchive(f"{file}: {error}") from None
-    click.echo(f"{counted(count, 'file')} and directories restored", err=True)
+    click.echo(f"{made} restored", err=True)

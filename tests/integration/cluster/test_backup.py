@@ -9,6 +9,7 @@ from pathlib import Path
 
 from speedwell.fs.client import Client
 from speedwell.fs.client.names.trees import walk
+from speedwell.fs.proto.speedwell_pb2 import DIRECTORY
 from tests.integration.cluster.executable import Speedwell, error_line
 from tests.integration.cluster.test_wrong_namespace import speedwell
 from tests.local_cluster import LocalCluster
@@ -54,9 +55,12 @@ def test_what_was_backed_up_is_restored_into_another_installation(tmp_path: Path
         fill(cluster.client())
         before = everything(cluster.client())
         done = speedwell(cluster, "backup", str(file))
-        assert done.returncode == 0 and f"{len(before)} files" in done.stderr, done.stderr
+        directories = sum(attributes.type == DIRECTORY for _, attributes in walk(cluster.client(), b"/"))
+        told = f"{len(before) - directories} files and {directories} directories"
+        assert done.returncode == 0 and f"{told} in {file}\n" in done.stderr, done.stderr
         assert file.stat().st_mode & 0o77 == 0, "it has everybody's contents"
-        assert speedwell(cluster, "backup", str(tmp_path / "part.tar"), "--from", "/d/locked").returncode == 0
+        part = speedwell(cluster, "backup", str(tmp_path / "part.tar"), "--from", "/d/locked")
+        assert part.returncode == 0 and "1 file and 0 directories in" in part.stderr, part.stderr
     with tarfile.open(file) as archive:     # as any other tool sees it
         assert archive.extractfile("d/big").read() == BIG   # type: ignore[union-attr]
         assert archive.getmember("d/locked").mtime == -1.7
@@ -72,7 +76,7 @@ def test_what_was_backed_up_is_restored_into_another_installation(tmp_path: Path
             assert not [path for path, _ in walk(client, b"/") if b".restore." in path]
         for _ in range(2):      # what is there already is replaced
             done = speedwell(cluster, "restore", str(file))
-            assert done.returncode == 0, done.stderr
+            assert done.returncode == 0 and f"{told} restored" in done.stderr, done.stderr
             assert everything(cluster.client()) == before
         client.mkdir(b"/again")
         assert speedwell(cluster, "restore", str(tmp_path / "part.tar"), "--to", "/again").returncode == 0
