@@ -22,6 +22,7 @@ from speedwell.cluster.processes import Processes, is_running, resident_bytes
 from speedwell.cluster.supervision import Told, told
 from speedwell.cluster.tables import echo_table
 from speedwell.fs import units
+from speedwell.fs.addresses import bracketed
 from speedwell.fs.errors import NotAuthenticated
 from speedwell.fs.identity.known import identity_for
 from speedwell.fs.units import counted
@@ -317,8 +318,11 @@ def _print_servers(state: Status, shows_all: bool = False) -> None:
     rows = []
     servers = {server["dataserver_id"]: server
                for server in (state.statistics or {}).get("dataservers", [])}
+    at = {f"{bracketed(server['host'])}:{server['port']}": name for name, server in servers.items()}
     for process in state.processes:
-        server = servers.pop(process["name"].removeprefix("dataserver-"), None)
+        # on a machine of several it is called as the machine is
+        name = at.get(process["address"], "") if process["name"] == "dataserver" else process["name"]
+        server = servers.pop(name.removeprefix("dataserver-"), None)
         role = "SILENT" if server and not server["alive"] else state.roles.get(process["address"], "running")
         rows.append(_Row("dataserver" if server else process["name"].partition("-")[0], process["name"],
                          process["pid"] if process["alive"] else None, role if process["alive"] else "DEAD",

@@ -34,6 +34,15 @@ def test_a_process_that_runs_and_sends_no_heartbeats_is_silent(capsys: pytest.Ca
     assert [line.split()[2] for line in capsys.readouterr().out.splitlines()] == ["state", "SILENT", "running"]
 
 
+def test_the_dataserver_of_a_machine_has_one_row(capsys: pytest.CaptureFixture[str]) -> None:
+    own = server("a", "")
+    own.server.host, own.server.port, own.server.rack = "fd00::1", 7500, "rack-a"
+    process = {"name": "dataserver", "pid": 7, "alive": True, "memory_bytes": 0, "address": "[fd00::1]:7500"}
+    _print_servers(Status("[fd00::1]:7400", processes=[process], statistics=_document(
+        StatisticsReply(dataservers=[own, server("b", "")]))))
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["process", "dataserver", "b"]
+
+
 def test_many_processes_that_are_well_are_counted_and_the_others_have_a_row_each(
         capsys: pytest.CaptureFixture[str]) -> None:
     servers = [server(f"r{number % 4}h{number}", "", alive=number != 7) for number in range(30)]
