@@ -110,6 +110,8 @@ def demonstrate(console: Console, small_files: int, runs: int, keep: bool) -> di
                 if keep:
                     cleanup.pop_all()
                     _say_what_to_try(console, cluster)
+    console.print(f"  the page: {cluster['controller']}/, as long as the installation runs"
+                  + ("" if keep else " (`scripts/demo --keep` leaves it up)"), highlight=False)
     return results
 
 

@@ -29,4 +29,6 @@ def test_the_demo_does_the_same_tasks_twice_reads_past_the_congested_link_and_le
     assert sum(source["bytes"] for source in with_them["sources"]) == with_them["bytes"] == without["bytes"] > 0
     assert with_them["replica"] != with_them["nearest"]
     assert with_them["seconds"] < without["seconds"]
+    last = finished.stdout.splitlines()[-1]
+    assert "https://10.255.0.1:8080/" in last and "as long as the installation runs" in last, last
     assert left_on_machine() == before
