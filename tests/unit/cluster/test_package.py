@@ -13,6 +13,7 @@ import yaml
 
 from speedwell.cluster.commands.version import installed, running
 from speedwell.fs.command_line import explain
+from speedwell.fs.proto import speedwell_pb2, speedwell_pb2_grpc
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -41,10 +42,16 @@ def test_every_entry_point_leads_somewhere(target: str) -> None:
     assert callable(getattr(import_module(module), name))
 
 
-def test_the_code_generator_is_of_the_same_release_as_grpc() -> None:
+def test_the_ranges_of_grpc_and_protobuf_begin_where_generated_code_takes_them() -> None:
     text = (ROOT / "pyproject.toml").read_text()
-    assert len(re.findall(r'"grpcio(?:-tools)?==[\d.]+"', text)) == 3
-    assert len(set(re.findall(r'"grpcio(?:-tools)?==([\d.]+)"', text))) == 1
+    [generator] = set(re.findall(r'"grpcio-tools==([\d.]+)"', text))
+    assert text.count(f"grpcio-tools=={generator}") == 2
+    assert generator == speedwell_pb2_grpc.GRPC_GENERATED_VERSION
+    [least] = re.findall(r'"grpcio>=([\d.]+)"', text)
+    assert f"{least}.0" == generator
+    [(lowest, highest)] = re.findall(r'"protobuf>=([\d.]+),<(\d+)"', text)
+    made_for = re.findall(r"# Protobuf Python Version: ([\d.]+)", Path(speedwell_pb2.__file__).read_text())[0]
+    assert made_for.startswith(lowest) and int(highest) == int(made_for.partition(".")[0]) + 1
 
 
 @pytest.mark.parametrize(("module", "extra"), [
