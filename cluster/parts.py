@@ -150,10 +150,17 @@ def invited(processes: Processes, machine: str, chosen: Sequence[str], address: 
 
 
 def note_invited(processes: Processes, told: Mapping[str, str]) -> None:
-    """Later ones are told of the scheduler that this machine has."""
-    if told.get("scheduler", "") != processes.settings.get("scheduler", ""):
-        processes.settings["scheduler"] = told["scheduler"]
+    """Commands here, and machines that are invited later, know the controllers and schedulers that this one gets."""
+    if processes.settings.get("kind") != KIND:
+        return
+    before = {name: processes.settings.get(name, "") for name in ("controller", "scheduler")}
+    # a controller that does not share the etcd leads nobody else
+    known = {name: told[name] for name in before
+             if {*before[name].split(",")} - {""} < {*told[name].split(",")} - {""}}
+    if known:
+        processes.settings |= known
         processes.save()
+        remember(processes)
 
 
 def replace(processes: Processes, machine: str, address: str) -> None:

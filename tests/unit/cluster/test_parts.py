@@ -15,7 +15,7 @@ import requests
 from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from speedwell.cluster import parts, switched
+from speedwell.cluster import current, parts, switched
 from speedwell.cluster.commands.check_config import check_config
 from speedwell.cluster.commands.identity import invite
 from speedwell.cluster.commands.up import up
@@ -102,6 +102,22 @@ def test_controllers_on_two_machines_that_keep_the_names_share_their_etcd(tmp_pa
     assert told["controller"] == "https://10.0.0.1:8080,https://10.0.0.2:8080"
     alone = parts.invited(processes, "d", [roles.CONTROLLER], "10.0.0.4")[2]
     assert alone["controller"] == "https://10.0.0.4:8080"
+
+
+def test_who_is_invited_after_a_second_controller_knows_both_and_so_do_commands_of_the_first_machine(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(places.STATE_VARIABLE, str(tmp_path / "state"))
+    parts.first(parts.Part(tmp_path / "a", "a", "10.0.0.1"), [roles.CONTROLLER], 2, "b=10.0.0.2,c=10.0.0.3")
+    processes = Processes(tmp_path / "a")
+    words = ["b", roles.CONTROLLER, roles.NAMESERVER, "--installation", str(tmp_path / "a")]
+    invited = CliRunner().invoke(invite, words)
+    assert invited.output.startswith("speedwell-join-"), invited.exception
+    processes.load()
+    both = "https://10.0.0.1:8080,https://10.0.0.2:8080"
+    assert parts.invited(processes, "d", [roles.MOUNT], "")[2]["controller"] == both
+    assert current.in_directory(tmp_path / "a").controller == both
+    parts.note_invited(processes, {"controller": "https://10.0.0.4:8080", "scheduler": ""})
+    assert processes.settings["controller"] == both, "one that shares no etcd is not of these"
 
 
 def test_a_file_in_place_of_an_installation_is_told_so(tmp_path: Path) -> None:
