@@ -54,7 +54,7 @@ def _offered() -> Iterator[Policy]:
                   "Rizvi et al., Mayflower, ICDCS 2016, section 4.2")
     yield replica("mayflower-plus", "as mayflower, with exact shares over the whole network, and reads in parts that "
                   "are divided anew while they run", "own")
-    yield replica("mayflower-srpt", "as mayflower, for links on which what has least left goes first; the default "
+    yield replica("mayflower-srpt", "as mayflower, for links that serve the flow with the least left first; the default "
                   "where a coflow policy ranks flows", "own")
     yield replica("nearest", "the replica with the fewest links to the client", "Mayflower, section 6.2",
                   _of(_NETWORK, _GENERATOR, place="reads.nearest.Nearest"))
@@ -63,7 +63,7 @@ def _offered() -> Iterator[Policy]:
                   _of(_NETWORK, _GENERATOR, place="reads.sinbad_r.SinbadR"))
     yield replica("sinbad-r-estimate", "sinbad-r that counts a read for as long as it should take",
                   "Sinbad's paper, section 5.2", _of(_NETWORK, _GENERATOR, place="reads.sinbad_r.SinbadREstimate"))
-    yield replica("sinbad-r-measured", "sinbad-r that knows nothing but what was measured", "as sinbad-r",
+    yield replica("sinbad-r-measured", "sinbad-r that knows the measurements alone", "as sinbad-r",
                   _of(_NETWORK, _GENERATOR, place="reads.sinbad_r.SinbadR"))
     yield replica("random", "any replica, with equal chances", "baseline",
                   _of(_GENERATOR, place="reads.random_replica.RandomReplica"))
