@@ -28,12 +28,12 @@ def check(identity: Path | None, insecure: str | None, *, no_tokens: bool = Fals
     an identity, or has one and would ask for `no_tokens`."""
     if identity is not None:
         if no_tokens:
-            raise InvalidArgument("--no-tokens: whoever reaches the data channel would be served; it goes with "
+            raise InvalidArgument("--no-tokens: everybody who reaches the data channel would be served; it goes with "
                                   "--insecure, not with --identity")
         return
     if insecure is None:
         raise InvalidArgument("--identity: name this server's certificates, from `speedwell identity issue`, or say "
-                              "--insecure: whoever reaches it may do anything then")
+                              "--insecure: everybody who reaches it may do anything then")
     for name, host in hosts.items():
         option_name = f"--{name.replace('_', '-')}"
         addresses = _addresses(host)

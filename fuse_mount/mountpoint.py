@@ -33,7 +33,7 @@ def require_permission(mountpoint: Path, *, allow_other: bool, settings: Path = 
     if os.geteuid() == 0:
         return
     if not os.access(mountpoint, os.W_OK):
-        raise MountError(f"{mountpoint} belongs to somebody else: who is not root mounts where they may write")
+        raise MountError(f"{mountpoint} belongs to somebody else: a user other than root mounts where they may write")
     lines = settings.read_text().splitlines() if settings.exists() else []
     if allow_other and USER_ALLOW_OTHER not in map(str.strip, lines):
         raise MountError(f"allow_other is for root, unless {settings} has the line {USER_ALLOW_OTHER}")
@@ -63,7 +63,7 @@ def prepare(mountpoint: Path) -> Path:
                          f"fusermount3 -u {mountpoint}")
     try:
         if any(real.iterdir()):
-            raise MountError(f"{mountpoint} is not empty: what is in it would be hidden by the mount")
+            raise MountError(f"{mountpoint} is not empty: the mount would hide its files")
     except PermissionError:
         raise MountError(f"{mountpoint} cannot be read: permission denied") from None
     return real

@@ -94,7 +94,7 @@ def _print(result: Check, repaired: list[Problem]) -> None:
     if result.waiting:
         echo(f"normal: {counted(result.waiting, 'replica')} being made or waiting for deletion, as after a drain")
     if result.awaited_inventories:
-        echo(f"nothing is deleted before all is known that lies on {', '.join(result.awaited_inventories)}")
+        echo(f"deletions wait for the reports of {', '.join(result.awaited_inventories)}")
     if result.quarantined:
         echo(f"in quarantine: {counted(len(result.quarantined), 'content')} that no file has "
              "(`speedwell quarantine list`)")

@@ -241,7 +241,7 @@ def _print(state: Status, shows_all: bool = False) -> None:
         echo(f"nameserver {state.nameserver}")
     if not (state.installation.identity if state.installation is not None
             else identity_for(state.nameserver) or not state.statistics):
-        echo("it has no identities: whoever reaches its ports may do anything")
+        echo("it has no identities: everybody who reaches its ports may do anything")
     if state.roles and state.installation is None:
         echo(", ".join(f"{address} {role}" for address, role in state.roles.items()))
     if state.policies:
@@ -280,10 +280,10 @@ def _print_statistics(statistics: dict[str, Any]) -> None:
         echo("an upgrade is under way: " + "; ".join(f"{', '.join(names)} {release or 'an earlier release'}"
                                                      for release, names in sorted(releases.items())))
     if statistics["insecure"]:
-        echo(f"without tokens (--no-tokens): {', '.join(statistics['insecure'])}; whoever reaches the data channel "
-             "is served")
+        echo(f"without tokens (--no-tokens): {', '.join(statistics['insecure'])}; everybody who reaches the "
+             "data channel is served")
     if statistics["awaited_inventories"]:
-        echo(f"nothing is deleted before all is known that lies on {', '.join(statistics['awaited_inventories'])}")
+        echo(f"deletions wait for the reports of {', '.join(statistics['awaited_inventories'])}")
 
 
 def _releases(statistics: dict[str, Any]) -> dict[str, list[str]]:

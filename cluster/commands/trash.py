@@ -69,8 +69,8 @@ def list_trash(path: str, as_json: bool, target: Target) -> None:
             echo_json({"policies": policies, "entries": [_document(entry) for entry in _below(client, path)]})
             return
         for policy in policies:
-            echo(f"what is removed in {policy['path']} is kept for {units.duration(policy['keep_seconds'])}"
-                 if policy["keep_seconds"] else f"what is removed in {policy['path']} is not kept")
+            echo(f"files removed in {policy['path']} are kept for {units.duration(policy['keep_seconds'])}"
+                 if policy["keep_seconds"] else f"files removed in {policy['path']} are not kept")
         removed = _trees(_below(client, path))
     if removed:
         echo_table(("removed", "kept until", "size", "below it", "path"),
@@ -79,7 +79,7 @@ def list_trash(path: str, as_json: bool, target: Target) -> None:
                     for tree in removed[:SHOWN]],
                    ("removed", "kept until", "size", "below it"))
     else:
-        echo(f"nothing that was removed in {path} is kept")
+        echo(f"the trash has nothing that was removed in {path}")
     if len(removed) > SHOWN:
         echo(f"... only the first {SHOWN}; --json lists all")
 
@@ -104,7 +104,7 @@ def restore(path: str, destination: str | None, target: Target) -> None:
             if entry.path not in newest or newest[entry.path].removed_ns <= entry.removed_ns:
                 newest[entry.path] = entry
         if not newest:
-            raise ClusterError(f"nothing that was removed at {path} is kept; `speedwell trash list` shows what is")
+            raise ClusterError(f"the trash has nothing that was removed at {path}: see `speedwell trash list`")
         restored = 0
         for old in sorted(newest):
             new = new_top + old[len(top):] if top != paths.ROOT else paths.join(new_top, old[1:])

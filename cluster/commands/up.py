@@ -153,7 +153,7 @@ def _part(processes: Processes, metrics: bool, as_json: bool) -> None:
 
     if isinstance(place := processes.settings.get("systemd"), str):     # else an earlier version made the units
         names = units.write(processes, Path(place))
-        echo(f"systemd starts what runs here; its units in {place} are now as the settings say")
+        echo(f"systemd starts the processes here; its units in {place} follow the settings now")
         echo(f"next: `systemctl daemon-reload`, `systemctl restart {' '.join(names)}`")
         return
     started = parts.up(processes, metrics)

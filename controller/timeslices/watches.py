@@ -180,12 +180,12 @@ class NetworkWatch(threading.Thread):
                 self._ask_for_paths()
                 self._tell_turns()
                 if self._problem:
-                    log.info("%s says again what the network is", self._url)
+                    log.info("%s tells the network's links again", self._url)
                 self._problem = ""
             except Exception as error:
                 problem = f"{type(error).__name__}: {error}"
                 if problem != self._problem:
-                    log.warning("%s does not say what the network is: %s", self._url, problem)
+                    log.warning("%s does not tell the network's links: %s", self._url, problem)
                 self._problem = problem
             time.sleep(LEAST_SECONDS)
             self._is_wanted_anew.wait(ORDER_SECONDS - LEAST_SECONDS)

@@ -115,4 +115,4 @@ class Membership:
         try:
             self._ownership.fetch(block)
         except SpeedwellError as error:
-            log.warning("what is left of %s is fetched later: %s", block, error)
+            log.warning("the rest of %s is fetched later: %s", block, error)

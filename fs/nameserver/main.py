@@ -132,7 +132,7 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
             slot_frames.start()
             cleanup.callback(slot_frames.stop, STOP_GRACE_SECONDS)
         if identity is None:
-            log.warning("without --identity: whoever reaches this address may do anything")
+            log.warning("without --identity: everybody who reaches this address may do anything")
         shown_host = f"[{host}]" if ":" in host else host
         own_address = f"{shown_host}:{bound_port}"
         if etcd:

@@ -76,7 +76,7 @@ class Steered(threading.Thread):
             self._connection.close()
             problem = reason(error)
         if problem and problem != self._problem:
-            log.warning("the switches are not told what this nameserver owns, which is tried again: %s", problem)
+            log.warning("cannot tell the switches which blocks this nameserver owns, trying again: %s", problem)
         self._problem = problem
         return not problem
 

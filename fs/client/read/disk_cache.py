@@ -79,7 +79,7 @@ class DiskCache:
         block = content[:-SUM_BYTES]
         if content[-SUM_BYTES:] != _sum(key, block):
             self._metrics.add(cache_damaged=1)
-            log.warning("the cached block %s is not what was stored: it is fetched again", key)
+            log.warning("the cached block %s has other bytes than were stored: it is fetched again", key)
             self._forget(key)
             return None
         with self._guard:

@@ -132,7 +132,7 @@ class Quarantine:
             try:
                 durable.replace(directory / "age", b"%d\n" % self._age, PUBLIC)
             except OSError as error:
-                log.warning("%s: what is there is kept for longer", disk_error(error, str(directory)))
+                log.warning("%s: its contents are kept for longer", disk_error(error, str(directory)))
 
     def _directories(self) -> list[Path]:
         return [directory / "quarantine" for directory in self._store.directories]

@@ -88,7 +88,7 @@ class Mirroring:
             except DatabaseDamaged as error:
                 self._mirror.damaged(str(error))
             except MalformedRecord as error:
-                log.warning("the nameserver sends what is no batch of changes: %s", error)
+                log.warning("the nameserver sent something that is no batch of changes: %s", error)
             except (CallFailed, FileClosed) as error:
                 log.debug("the nameserver does not answer: %s", error)
             except SpeedwellError as error:

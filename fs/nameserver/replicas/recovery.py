@@ -179,7 +179,7 @@ class Recovery:
         try:
             take()
         except InvalidArgument as error:
-            log.warning("a dataserver reports what makes no sense: %s", error)
+            log.warning("a dataserver sent a report that makes no sense: %s", error)
 
     def _lost(self, server: Dataserver, report: pb.FileReport, reply: pb.HeartbeatReply, now_seconds: float) -> None:
         """Take the replica out of the set; what is left of it and cannot be read is deleted then."""

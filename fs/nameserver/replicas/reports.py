@@ -47,7 +47,7 @@ class Reports(threading.Thread):
         while True:
             problem = self._report()
             if problem and problem != self._problem:
-                log.info("the controller is not told who leads: %s", problem)
+                log.info("cannot tell the controller which nameserver leads: %s", problem)
             self._problem = problem
             if self._stop_asked.wait(EVERY_SECONDS):
                 self._connection.close()

@@ -173,7 +173,7 @@ def test_without_identities_status_says_so_and_a_running_one_does_not_change(tmp
     speedwell, directory = Speedwell(tmp_path / "state"), tmp_path / "c"
     speedwell.ok("up", "--local", directory, "--dataservers", 1, "--insecure")
     try:
-        assert "whoever reaches its ports may do anything" in speedwell.ok("status")
+        assert "everybody who reaches its ports may do anything" in speedwell.ok("status")
         assert "without identities" in error_line(speedwell.run("up", "--local", directory, "--identity"))
         speedwell.ok("up", "--local", directory)
         speedwell.ok("put", "/etc/hostname", "/f")

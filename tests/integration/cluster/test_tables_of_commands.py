@@ -70,7 +70,7 @@ def test_a_removed_tree_is_one_row_that_says_how_much_was_below_it(speedwell: Sp
 
 
 def test_what_is_kept_is_said_as_people_say_it(speedwell: Speedwell) -> None:
-    assert speedwell.ok("trash", "list").startswith("what is removed in / is kept for 7 days\n")
+    assert speedwell.ok("trash", "list").startswith("files removed in / are kept for 7 days\n")
 
 
 @pytest.mark.parametrize("command", list(COMMANDS))

@@ -94,7 +94,7 @@ def test_what_hinders_a_user_is_said_in_one_line(machine: Machine) -> None:
     shutil.chown(machine.place, "root", "root")
     done = mount(machine)
     assert (done.returncode, done.stderr) == (1, f"speedwell-mount: {machine.place} belongs to somebody else: "
-                                                 "who is not root mounts where they may write\n")
+                                                 "a user other than root mounts where they may write\n")
     shutil.chown(machine.place, "nobody", "nogroup")
     fusermount = shutil.which("fusermount3")
     assert fusermount is not None

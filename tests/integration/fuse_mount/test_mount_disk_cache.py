@@ -74,7 +74,7 @@ def test_what_was_altered_on_the_disk_is_fetched_again(mounted: Mounted, cache: 
             file.seek(1000)
             file.write(b"altered")
     assert path.read_bytes() == CONTENT
-    assert mounted.log.read_text().count("is not what was stored") == 6
+    assert mounted.log.read_text().count("has other bytes than were stored") == 6
 
 
 def test_changes_by_another_mount_are_seen_as_without_a_cache(cluster: LocalCluster, mounted: Mounted,

@@ -396,7 +396,7 @@ def test_the_watch_survives_and_tells_what_is_no_network(answer: bytes | None, m
         watch.start()
         wait_until(lambda: watch.network.hosts == set(HOSTS), 10, lambda: f"it has given up: {caplog.messages}")
         controller.shutdown()
-    assert [f"{controller.url} does not say what the network is" in each for each in caplog.messages
+    assert [f"{controller.url} does not tell the network's links" in each for each in caplog.messages
             if controller.url in each][:1] == [True]
 
 

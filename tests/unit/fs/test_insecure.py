@@ -59,7 +59,7 @@ def test_tokens_are_not_turned_off_where_there_are_identities(program: str, tmp_
     authority.ensure([("d0", DATASERVER), ("nameserver", NAMESERVER)])
     name = "d0" if "data" in program else "nameserver"
     refused = start(program, tmp_path, "--no-tokens", "--identity", str(authority.directory / name), host="0.0.0.0")
-    assert refused.returncode == 2 and "--no-tokens: whoever reaches the data channel" in refused.stderr
+    assert refused.returncode == 2 and "--no-tokens: everybody who reaches the data channel" in refused.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"key", "identity"}, "something is changed"
 
 
