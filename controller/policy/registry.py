@@ -54,8 +54,8 @@ def _offered() -> Iterator[Policy]:
                   "Rizvi et al., Mayflower, ICDCS 2016, section 4.2")
     yield replica("mayflower-plus", "as mayflower, with exact shares over the whole network, and reads in parts that "
                   "are divided anew while they run", "own")
-    yield replica("mayflower-srpt", "as mayflower, for links that serve the flow with the least left first; the default "
-                  "where a coflow policy ranks flows", "own")
+    yield replica("mayflower-srpt", "as mayflower, for links that serve the flow with the least left first; the "
+                  "default where a coflow policy ranks flows", "own")
     yield replica("nearest", "the replica with the fewest links to the client", "Mayflower, section 6.2",
                   _of(_NETWORK, _GENERATOR, place="reads.nearest.Nearest"))
     yield replica("sinbad-r", "the replica with most to spare on its links, told of reads as they start",
