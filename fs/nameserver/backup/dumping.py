@@ -2,11 +2,12 @@
 
 Names, attributes, links, what files hold and on which dataservers, limits of quotas, and for how long what is removed
 is kept. Not what passes: locks, sessions, files that are open without a name, the trash, contents that wait for their
-deletion, answers to changes. A quota's counters are not in it either: they follow from the rest.
+deletion, answers to changes. A quota's counters are not in it either: they follow from the rest. Toward which quota a
+file counts does not, where it has names under several: it is said of what is no directory.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from speedwell.fs.nameserver.namespace import namespace_records as records
 from speedwell.fs.nameserver.namespace.namespace_records import DIRECTORY, Superblock
@@ -24,18 +25,21 @@ def dump(store: Store) -> Iterator[pb.NamespaceRecord]:
     written during the call itself. Raises StorageFailed."""
     nameless = {records.orphan_inode(key) for key, _ in _below(store, records.ORPHAN_PREFIX)}
     nameless |= {records.trash_place(key)[1] for key, _ in _below(store, records.TRASH_PREFIX)}
-    return _records(iter(store.iterate(b"")), nameless)
+    quotas = {records.quota_directory(key): pb.QuotaRecord.FromString(value)
+              for key, value in _below(store, records.QUOTA_PREFIX)}
+    return _records(iter(store.iterate(b"")), nameless, quotas)
 
 
 def _below(store: Store, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
     return store.iterate(prefix, end_of_prefix(prefix))
 
 
-def _records(pairs: Iterator[tuple[bytes, bytes]], nameless: set[int]) -> Iterator[pb.NamespaceRecord]:
+def _records(pairs: Iterator[tuple[bytes, bytes]], nameless: set[int],
+             quotas: Mapping[int, pb.QuotaRecord]) -> Iterator[pb.NamespaceRecord]:
     # Policies may be left of directories that are gone, and records of dataservers; their keys come later.
     directories, holders = set(), set[int]()
     for key, value in pairs:
-        record = _record(key, value)
+        record = _record(key, value, quotas)
         kind = record.WhichOneof("record") if record is not None else None
         if record is None or (kind == "inode" and record.inode.number in nameless):
             continue
@@ -51,11 +55,11 @@ def _records(pairs: Iterator[tuple[bytes, bytes]], nameless: set[int]) -> Iterat
             yield record
 
 
-def _record(key: bytes, value: bytes) -> pb.NamespaceRecord | None:
+def _record(key: bytes, value: bytes, quotas: Mapping[int, pb.QuotaRecord]) -> pb.NamespaceRecord | None:
     prefix = key[:1]
     if prefix == records.INODE_PREFIX:
         inode = pb.InodeRecord.FromString(value)
-        inode.ClearField("quota")
+        inode.quota = 0 if inode.type == DIRECTORY else _limited(inode.quota, quotas)
         return pb.NamespaceRecord(inode=pb.NumberedInode(number=records.inode_number(key), inode=inode))
     if prefix == records.DENTRY_PREFIX:
         return pb.NamespaceRecord(entry=pb.Entry(directory=records.dentry_directory(key),
@@ -73,7 +77,18 @@ def _record(key: bytes, value: bytes) -> pb.NamespaceRecord | None:
     return None
 
 
+def _limits(record: pb.QuotaRecord) -> dict[str, int]:
+    return {name: getattr(record, name) for name in ("max_bytes", "max_files") if record.HasField(name)}
+
+
+def _limited(quota: int, quotas: Mapping[int, pb.QuotaRecord]) -> int:
+    """The innermost one with limits of those that count together with `quota`; 0: none."""
+    while quota and not _limits(quotas[quota]):
+        quota = quotas[quota].above
+    return quota
+
+
 def _quota(directory: int, record: pb.QuotaRecord) -> pb.NamespaceRecord | None:
     """One without limits only counts."""
-    limits = {name: getattr(record, name) for name in ("max_bytes", "max_files") if record.HasField(name)}
+    limits = _limits(record)
     return pb.NamespaceRecord(quota=pb.DirectoryQuota(directory=directory, **limits)) if limits else None

@@ -1,7 +1,7 @@
 """From the records of a dump (`backup.dumping`) to what fills an empty store, with everything checked first.
 
-Nothing is taken on trust that follows from the rest: link counts, directories above, the quota that each inode counts
-toward and how much of it is used are worked out anew.
+Nothing is taken on trust that follows from the rest: link counts, directories above, the quota that each directory
+counts toward and how much of it is used are worked out anew.
 """
 
 from collections import defaultdict
@@ -89,7 +89,6 @@ class Dumped:
             raise InvalidArgument(f"{where}: extended_attributes: a name is given twice")
         if record.HasField("content"):
             self._check_content(record.content, where)
-        record.ClearField("quota")
         _put_new(self.inodes, number, Inode.decode(number, record.SerializeToString()), "inode.number")
 
     def _check_content(self, content: pb.ContentRecord, where: str) -> None:
@@ -210,14 +209,15 @@ def _walk(dumped: Dumped) -> Iterator[int]:
 
 
 def _set_quotas(dumped: Dumped, order: Iterable[int]) -> dict[int, pb.QuotaRecord]:
-    """Have each inode count toward the innermost quota around it; returns the quotas with what is used of them.
-    Raises InvalidArgument for a file with names under different quotas."""
+    """Have each directory count toward the innermost quota around it, and a file toward the one that it names, or
+    that of the directory above it; returns the quotas with what is used of them."""
     found: dict[int, pb.QuotaRecord] = {}
     # a file may have been reached by another name than that in the directory above it
     for number in sorted(order, key=lambda number: not dumped.inodes[number].is_directory):
         inode = dumped.inodes[number]
         above = dumped.inodes[inode.parent].quota if number != ROOT_INODE else 0
-        inode.quota = above
+        if inode.is_directory or inode.quota not in dumped.quotas:
+            inode.quota = above
         if number in dumped.quotas:
             limits = dumped.quotas[number]
             found[number] = pb.QuotaRecord(above=above)
@@ -230,12 +230,6 @@ def _set_quotas(dumped: Dumped, order: Iterable[int]) -> dict[int, pb.QuotaRecor
             found[counts].used_bytes += inode.size_bytes
             found[counts].used_files += 1
             counts = found[counts].above
-    for directory, names in dumped.entries.items():
-        for name, number in names.items():
-            inode = dumped.inodes[number]
-            if not inode.is_directory and inode.quota != dumped.inodes[directory].quota:
-                raise InvalidArgument(f"entry.name: {paths.display(name)}: another name of this file is under "
-                                      "another quota")
     return found
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from speedwell.cluster.errors import InvalidDump
@@ -120,6 +120,7 @@ def _count_quotas(service: NameserverService) -> None:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 10**9), count=st.sampled_from([0, 10, 60, 200]))
+@example(seed=14482, count=200)     # a file with names under two quotas
 def test_what_is_dumped_and_loaded_is_the_same_to_whoever_looks(seed: int, count: int) -> None:
     before, after = Installation(), Installation(("d2", "d9", "d0"))
     history(before, seed, count)
