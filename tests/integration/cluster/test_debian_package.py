@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.booted_systemd import SYSTEMD, BootedSystemd
 from tests.integration.cluster.machines import CHECKOUT, machines
 
 PACKAGE_VARIABLE = "SPEEDWELL_DEBIAN_PACKAGE"
@@ -29,17 +34,59 @@ grep -h ExecStart /srv/units/*.service
 """
 
 
-@pytest.mark.root
-@pytest.mark.timeout(600)
-def test_a_package_that_dpkg_has_installed_starts_an_installation(tmp_path: Path) -> None:
-    package = os.environ.get(PACKAGE_VARIABLE) or run(str(CHECKOUT / "scripts/debian-package"), str(tmp_path)).strip()
+APT = "cd /; apt-get -q -y -o APT::Sandbox::User=root --no-install-recommends"
+UNDER_SYSTEMD = """speedwell init /srv/speedwell --name a --address 127.0.0.1 --replication 1 --systemd
+systemctl daemon-reload
+systemctl start speedwell-certificates speedwell-nameserver speedwell-dataserver
+for second in $(seq 60); do speedwell status > /dev/null 2>&1 && break; sleep 1; done     # the first heartbeat
+speedwell put /bin/bash /
+speedwell get /bash - | cmp - /bin/bash
+systemctl stop speedwell-certificates speedwell-nameserver speedwell-dataserver
+"""
+pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(name="package", scope="module")
+def _package() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:      # a booted machine sees it
+        made = os.environ.get(PACKAGE_VARIABLE) or run(str(CHECKOUT / "scripts/debian-package"), place).strip()
+        yield Path(shutil.copy(made, place) if PACKAGE_VARIABLE in os.environ else made)
+
+
+def test_apt_installs_it_with_what_it_depends_on_its_units_run_and_a_purge_leaves_nothing(package: Path) -> None:
+    if not SYSTEMD.exists():
+        pytest.skip("systemd is not installed")
+    with ExitStack() as ending:
+        machine = BootedSystemd(ending)
+        planned = machine.run(f"{APT} install --simulate {package}")
+        assert [line.split()[1] for line in planned.splitlines() if line.startswith("Inst ")] == ["speedwell"]
+        machine.run(f"{APT} install {package}")
+        files = machine.run("dpkg -L speedwell; dpkg -V speedwell").splitlines()
+        copyright_file = machine.run("cat /usr/share/doc/speedwell/copyright")
+        bundled = {path.split("/")[-1].partition("-")[0] for path in files
+                   if re.fullmatch(".*/site-packages/[^/]*[.]dist-info", path)}
+        assert {"grpcio", "cryptography", "ryu", "numba"} < bundled
+        for name in bundled - {"speedwell"}:
+            assert re.search(rf"^{name.replace('_', '[-_.]')} \S+, in /opt/speedwell: ", copyright_file,
+                             re.MULTILINE | re.IGNORECASE), name
+        assert "Redistribution and use in source and binary forms" in copyright_file
+        machine.run(UNDER_SYSTEMD)
+        machine.run(f"{APT} purge speedwell")
+        own = [path for path in files if "speedwell" in path and not path.startswith("/opt/speedwell/")]
+        assert len(own) > 10 and "/opt/speedwell" in own
+        assert machine.run(f"ls -d {' '.join(own)} 2>/dev/null || true") == ""
+        assert machine.attempt("dpkg -s speedwell").returncode != 0
+        assert machine.run("ls /srv/speedwell/dataserver"), "what is stored stays"
+
+
+def test_a_package_that_dpkg_has_installed_starts_an_installation(package: Path) -> None:
     with ExitStack() as ending:
         machine = machines("a", ending)["a"]
         root = Path(machine.disk) / "srv" / "root"
         for name in ("info", "updates", "triggers"):
             (root / "var/lib/dpkg" / name).mkdir(parents=True)
         (root / "var/lib/dpkg/status").touch()
-        run("dpkg", f"--root={root}", "--force-depends", "--install", package)
+        run("dpkg", f"--root={root}", "--force-depends", "--install", str(package))
         assert "Status: install ok installed" in (root / "var/lib/dpkg/status").read_text()
         assert (root / "usr/share/man/man1/speedwell.1").exists()
         printed = machine.run(SCRIPT)
