@@ -38,12 +38,12 @@ APT = "cd /; apt-get -q -y -o APT::Sandbox::User=root --no-install-recommends"
 UNDER_SYSTEMD = """speedwell init /srv/speedwell --name a --address 127.0.0.1 --replication 1 --systemd
 systemctl daemon-reload
 systemctl start speedwell-certificates speedwell-nameserver speedwell-dataserver
-for second in $(seq 60); do speedwell status > /dev/null 2>&1 && break; sleep 1; done     # the first heartbeat
+for second in $(seq 60); do speedwell status | grep -q '^dataservers: 1 alive' && break; sleep 1; done
 speedwell put /bin/bash /
 speedwell get /bash - | cmp - /bin/bash
 systemctl stop speedwell-certificates speedwell-nameserver speedwell-dataserver
 """
-pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(name="package", scope="module")
