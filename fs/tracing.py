@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 HEADER = "traceparent"
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+DISABLED = "OTEL_SDK_DISABLED"
 _FORM = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 LAST_SECONDS = 1.0
@@ -141,23 +142,32 @@ def start(service: str, instance: str = "") -> None:
     """Send the spans of this process to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names, if it does, over HTTP.
     `instance` tells processes of one `service` apart (default: host and pid). To be called after a fork."""
     global _tracer, _last
-    if not any(map(os.environ.get, ENDPOINTS)):
-        return
+    if not any(map(os.environ.get, ENDPOINTS)) or os.environ.get(DISABLED, "").strip().lower() == "true":
+        return      # the spans of an SDK that is disabled have no ids
     try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        provider = _provider(service, instance or f"{socket.gethostname()}:{os.getpid()}")
     except ModuleNotFoundError as error:
         log.warning("no traces are sent: %s is missing; run pip install -e '.[traces]' in a clone of Speedwell",
                     error.name)
         return
-    provider = TracerProvider(shutdown_on_exit=False, resource=Resource.create({
-        "service.name": service, "service.instance.id": instance or f"{socket.gethostname()}:{os.getpid()}"}))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    except ValueError as error:
+        log.warning("no traces are sent: OpenTelemetry refuses the value of an OTEL_… variable: %s", error)
+        return
     _tracer, _last = provider.get_tracer("speedwell"), threading.Thread(target=_end, args=(provider,), daemon=True)
     _last.start()
     atexit.register(stop)
+
+
+def _provider(service: str, instance: str) -> Any:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    provider = TracerProvider(shutdown_on_exit=False, resource=Resource.create(
+        {"service.name": service, "service.instance.id": instance}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider
 
 
 def stop() -> None:

@@ -1,6 +1,7 @@
 """What a mount tells Prometheus: its requests, what its client did, whether a nameserver answers it."""
 
 import errno
+import os
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from pathlib import Path
@@ -44,7 +45,8 @@ class MountMetrics(Collector):
     def __init__(self, mountpoint: str, nameserver: str, measures: Measures, client: Client,
                  open_files: Callable[[], int], identity: Path | None = None) -> None:
         """`identity` is the directory of the mount's, where it is not known of the nameserver."""
-        self._about = {"mountpoint": mountpoint, "nameserver": nameserver}
+        self._about = {"mountpoint": os.fsencode(mountpoint).decode("utf-8", "backslashreplace"),
+                       "nameserver": nameserver}
         self._measures = measures
         self._client = client
         self._open_files = open_files

@@ -113,6 +113,22 @@ def test_without_a_collector_nothing_of_opentelemetry_is_imported() -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.parametrize(("variable", "value", "said"), [
+    ("OTEL_SDK_DISABLED", "true", ""),
+    ("OTEL_BSP_MAX_QUEUE_SIZE", "0", "no traces are sent: OpenTelemetry refuses"),
+    ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "-1", "no traces are sent: OpenTelemetry refuses")])
+def test_where_opentelemetry_does_not_run_requests_have_ids(
+        monkeypatch: pytest.MonkeyPatch, variable: str, value: str, said: str) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv(variable, value)
+    code = ("from speedwell.fs import logs, tracing; logs.configure('info'); tracing.start('test')\n"
+            "with tracing.Span('read'): print(tracing.request_id())")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
+                          cwd=ROOT)
+    assert re.fullmatch("(?!0{32})[0-9a-f]{32}\n", done.stdout)
+    assert said in done.stderr and bool(said) == bool(done.stderr), done.stderr
+
+
 def test_a_log_of_json_names_the_request_too(monkeypatch: pytest.MonkeyPatch) -> None:
     code = ("import logging; from speedwell.fs import logs, tracing; logs.configure('info')\n"
             "with tracing.Span('read') as _: logging.warning('%s is slow', 'd0')")

@@ -99,12 +99,13 @@ def test_labels_are_operations_and_names_of_errors_only() -> None:
     for number in (errno.ENOENT, 12345):
         answers.serve_one("lookup", error=OSError(number, "no"))
     registry = CollectorRegistry()
-    registry.register(MountMetrics("/m", "127.0.0.1:1", answers.measures,
+    registry.register(MountMetrics("/m\udcff", "127.0.0.1:1", answers.measures,
                                    cast(Any, SimpleNamespace(metrics=Metrics())), lambda: 7))
     page = generate_latest(registry).decode()
     assert 'speedwell_mount_errors_total{error="ENOENT",operation="lookup"} 1.0' in page
     assert 'speedwell_mount_errors_total{error="unknown",operation="lookup"} 1.0' in page
     assert 'speedwell_mount_request_seconds_count{operation="lookup"} 2.0' in page
+    assert r'mountpoint="/m\\xff"' in page, "a name need not be UTF-8"
     assert "speedwell_mount_open_files 7.0" in page and "speedwell_mount_nameserver_up 0.0" in page
 
 
