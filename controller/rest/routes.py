@@ -10,6 +10,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from speedwell.controller.errors import ControllerError
 from speedwell.controller.rest.problems import (
+    BadRequest,
     BodyTooLarge,
     InternalError,
     InvalidRequest,
@@ -70,7 +71,7 @@ class Route:
     @property
     def all_problems(self) -> tuple[type[ControllerError], ...]:
         """Declared problems and those that the plumbing itself answers."""
-        common: list[type[ControllerError]] = [InvalidRequest, InternalError]
+        common: list[type[ControllerError]] = [BadRequest, InvalidRequest, InternalError]
         if self.request is not None:
             common += [MalformedJson, RequestTimedOut, BodyTooLarge, UnsupportedMediaType]
         if self.roles is not EVERYBODY:

@@ -169,6 +169,7 @@ def test_failed_removal_answers_as_documented(described: Described) -> None:
 def test_other_refusals_of_a_read_answer_as_documented(described: Described) -> None:
     assert described.ask("POST", "/v1/reads", read_of(client="10.9.9.9")).status_int == 404
     assert described.ask("POST", "/v1/reads", b"{").status_int == 400
+    assert described.ask("GET", "/v1/reads", url="/v1/reads?link=%ff").status_int == 400
     assert described.ask("POST", "/v1/reads", b"{}", content_type="text/plain").status_int == 415
     assert described.ask("POST", "/v1/reads", b" " * 300_000).status_int == 413
     for dpid in AGGREGATIONS:
