@@ -106,8 +106,9 @@ class App {
   }
 
   #drawStatus() {
-    const badge = find("status"), health = this.model.frame?.health;
-    const text = this.model.connected ? health?.status ?? "connecting" : "connection lost, trying again";
+    const badge = find("status"), health = this.model.frame?.health, { standsBy } = this.model;
+    const text = this.model.connected ? health?.status ?? "connecting"
+      : standsBy ? `standing by: ${standsBy.leader ? `open ${standsBy.leader}` : "no controller leads"}` : "connection lost, trying again";
     if (badge.textContent !== text) badge.textContent = text;
     badge.className = !this.model.connected ? "bad" : { ok: "ok", degraded: "bad" }[health?.status] ?? "warn";
     if (!health) return;

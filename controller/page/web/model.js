@@ -10,6 +10,7 @@ export class Model extends EventTarget {
   frames = [];
   blocks = null;
   connected = false;
+  standsBy = null; // what a controller says that stands by for another one, and has nothing to show
   found = null; // what frames leave out of what is picked, as it was then
   cursor = null; // the frame that is looked at, or null: the newest
 
@@ -30,8 +31,14 @@ export class Model extends EventTarget {
 
   async #connectAgain() {
     const answer = await fetch("/v1/health").catch(() => null);
-    if (answer?.status === 401) this.#tell("stranger");
-    else setTimeout(() => this.connect(), 2000);
+    if (answer?.status === 401) {
+      this.#tell("stranger");
+      return;
+    }
+    const health = answer?.ok ? await answer.json().catch(() => null) : null;
+    this.standsBy = health?.status === "standby" ? health : null;
+    this.#tell("connection");
+    setTimeout(() => this.connect(), 2000);
   }
 
   get frame() {
@@ -161,6 +168,7 @@ export class Model extends EventTarget {
 
   #connection(connected) {
     this.connected = connected;
+    if (connected) this.standsBy = null;
     this.#tell("connection");
   }
 

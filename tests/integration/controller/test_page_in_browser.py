@@ -21,6 +21,7 @@ from speedwell.fs.identity import bearer
 from speedwell.fs.identity.roles import CONTROLLER
 from speedwell.topo.fabric import three_tier
 from tests.chromium import Browser, browser
+from tests.etcd import EtcdCluster, free_ports, requires_etcd
 from tests.integration.controller.page_site import (
     VIEWS,
     Cable,
@@ -301,3 +302,24 @@ def test_a_link_forgets_what_ran_before_the_controller_was_started_again() -> No
         page.until(f"{left_out} === null")
         assert page.value("document.querySelectorAll('#detail tr[data-key]').length") == 0
         cable.shutdown()
+
+
+@requires_etcd
+def test_the_page_of_a_controller_that_stands_by_names_the_one_that_leads(tmp_path: Path) -> None:
+    ports = free_ports(4)
+    with contextlib.ExitStack() as stack:
+        [etcd] = stack.enter_context(EtcdCluster(tmp_path)).endpoints
+        leading, standby = (stack.enter_context(controller_process(
+            "--insecure", "--etcd", etcd, "--openflow-port", str(openflow), "--rest-port", str(rest)))
+            for openflow, rest in (ports[:2], ports[2:]))
+        wait_until(lambda: {each.get("/v1/health")["status"] for each in (leading, standby)} > {"standby"}, 20,
+                   "nobody leads")
+        if leading.get("/v1/health")["status"] == "standby":
+            leading, standby = standby, leading
+        page = stack.enter_context(browser())
+        page.open("http://{}:{}/".format(*standby.rest))
+        leader = "http://{}:{}".format(*leading.rest)
+        page.until(f"document.querySelector('#status').innerText === 'standing by: open {leader}'")
+        leading.process.kill()
+        page.until("speedwell.model.connected", 30)
+        page.until("document.querySelector('#status').innerText === 'empty'")
