@@ -82,9 +82,11 @@ def publish_changes(context: ClientContext, attributes: Attributes, path: bytes,
     Returns the file's attributes then, and whether `attributes` were of that newest version: if not, the content
     has changes of others too.
 
-    Raises FileTooLarge, WriteFailed, NoSpace, QuotaExceeded, NoReplicaAvailable, NoSuchFile (removed): nothing of it
+    Raises InvalidArgument, FileTooLarge, WriteFailed, NoSpace, QuotaExceeded, NoReplicaAvailable, NoSuchFile (removed): nothing of it
     is visible then, unless WriteFailed says that it may be.
     """
+    if changes.size is not None and changes.size < 0:
+        raise InvalidArgument(f"size: {changes.size} is negative")
     require_possible_length(max(changes.size or 0, changes.reach, *(end for _, end in changes.ranges)))
     deadline = time.monotonic() + PATIENCE_SECONDS
     known = attributes.file_id, attributes.size

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from speedwell.fs.client import Client
+from speedwell.fs.client import Changes, Client
 from speedwell.fs.errors import (
     AlreadyExists,
     FileClosed,
@@ -302,6 +302,8 @@ class TestBadCalls:
                 with pytest.raises(InvalidArgument):
                     reader.read(offset, size)
             assert reader.read(1 << 60, 10) == b"" and reader.read(1, 0) == b""
+        with pytest.raises(InvalidArgument):
+            client.change(path, Changes(size=-1))
 
     def test_what_is_closed_stays_closed(self, cluster: LocalCluster, path: str) -> None:
         client = cluster.client()
