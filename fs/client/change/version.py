@@ -82,8 +82,8 @@ def publish_changes(context: ClientContext, attributes: Attributes, path: bytes,
     Returns the file's attributes then, and whether `attributes` were of that newest version: if not, the content
     has changes of others too.
 
-    Raises InvalidArgument, FileTooLarge, WriteFailed, NoSpace, QuotaExceeded, NoReplicaAvailable, NoSuchFile (removed): nothing of it
-    is visible then, unless WriteFailed says that it may be.
+    Raises InvalidArgument, FileTooLarge, WriteFailed, NoSpace, QuotaExceeded, NoReplicaAvailable, NoSuchFile
+    (removed): nothing of it is visible then, unless WriteFailed says that it may be.
     """
     if changes.size is not None and changes.size < 0:
         raise InvalidArgument(f"size: {changes.size} is negative")
