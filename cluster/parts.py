@@ -14,6 +14,7 @@ import socket
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -301,6 +302,9 @@ def _require_new(part: Part, left: str = "") -> bool:
     """Whether its directory has to be made; it may have what is called `left` in it."""
     if not is_ip(part.address):
         raise InvalidSetting(f"--address: {part.address!r} is not an IP address")
+    if (address := ip_address(part.address)).is_unspecified or address.is_multicast:
+        raise InvalidSetting(f"--address: others cannot reach a machine at {part.address}: name an address of one of "
+                             "its interfaces")
     is_begun = left and joining.is_begun(part.directory / left)
     if part.directory.exists() and not is_begun and any(path.name != left for path in part.directory.iterdir()):
         raise InvalidSetting(f"{part.directory} is not empty: name a new directory")

@@ -150,13 +150,20 @@ def test_what_role_a_file_has_must_be_known(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["10.0.0.1", "fd00::1"])
 def test_init_writes_files_that_the_daemons_take(address: str, tmp_path: Path) -> None:
-    part = parts.Part(tmp_path / 'of "a"\\', "a", address, str(tmp_path / "mnt"))
+    part = parts.Part(tmp_path / 'of "a"\\', "a", address, str(tmp_path / "mnt"), rate_bps=10**9)
     part.directory.mkdir()
     (part.directory / "identity").mkdir()
     found = {"nameserver": "10.0.0.1:7400", "controller": "https://10.0.0.1:8080"}
-    parts._write(part, [roles.NAMESERVER, roles.DATASERVER, roles.CONTROLLER, roles.MOUNT], found)
+    chosen = [roles.NAMESERVER, roles.DATASERVER, roles.CONTROLLER, roles.MOUNT]
+    without = {"etcd"}      # it has a file of its own kind
+    if ":" in address:      # where these work, addresses are of IPv4
+        without |= {"timeslices", roles.METADATA_STORE, roles.HOST_AGENT}
+    else:
+        chosen += [roles.SCHEDULER, roles.METADATA_STORE, roles.HOST_AGENT]
+        found |= {"host": address, "scheduler": f"{address}:6657", "turns_key": "k" * 64, "agent_key": "a" * 64}
+    parts._write(part, chosen, found)
     written = sorted(part.directory.glob("*.toml"))
-    assert {path.stem for path in written} == {*parts.ORDER} - {"etcd"}     # it has a file of its own kind
+    assert {path.stem for path in written} == {*parts.ORDER} - without
     for path in written:
         done = CliRunner().invoke(speedwell, ["check-config", str(path)])
         assert done.exit_code == 0, done.output
@@ -166,6 +173,8 @@ def test_init_writes_files_that_the_daemons_take(address: str, tmp_path: Path) -
 
 @pytest.mark.parametrize(("arguments", "complaint"), [
     (["--address", "nowhere"], "--address: 'nowhere' is not an IP address"),
+    (["--address", "0.0.0.0"], "--address: others cannot reach a machine at 0.0.0.0"),
+    (["--address", "ff02::1"], "--address: others cannot reach a machine at ff02::1"),
     (["--address", "192.0.2.1", "--name", "a b"], "name: "),
     (["--address", "192.0.2.1"], "cannot listen on 192.0.2.1:7400"),
 ])
