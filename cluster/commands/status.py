@@ -72,7 +72,7 @@ def status(context: click.Context, nameserver: str | None, directory: Path | Non
            shows_all: bool, as_json: bool) -> None:
     """Show processes, capacity, dataservers and mounts.
 
-    The last lines say what is wrong, or that all is well. The exit code is 1 if something that should run does not.
+    The last lines say what is wrong, or that all is well. The exit code is 1 if something is wrong.
     Of many processes those that are well are counted; the others have a row each.
     """
     one_installation(installation, directory)
@@ -202,13 +202,23 @@ def _add_statistics(state: Status) -> None:
     finally:
         client.close()
     state.statistics = _document(reply)
-    state.problems += reply.warnings
-    state.problems += [f"dataserver {server['dataserver_id']} is dead: no heartbeat for "
-                       f"{units.about(server['last_heartbeat_seconds_ago'])}"
-                       for server in state.statistics["dataservers"] if not server["alive"]]
+    state.problems += _wrong(reply, state.statistics)
+
+
+def _wrong(reply: StatisticsReply, statistics: dict[str, Any]) -> list[str]:
+    """What the nameserver's answer says is wrong; `statistics` is it as a document."""
+    problems = [*reply.warnings]
+    servers = statistics["dataservers"]
+    problems += [f"dataserver {server['dataserver_id']} is dead: no heartbeat for "
+                 f"{units.about(server['last_heartbeat_seconds_ago'])}" for server in servers if not server["alive"]]
+    alive, least = sum(server["alive"] for server in servers), _least(statistics)
+    if alive < least:
+        problems.append(f"no file can be made: {counted(alive, 'dataserver')} alive, a change needs "
+                        f"{counted(least, 'replica')}")
     if reply.unwritable:
-        state.problems.append(f"{counted(reply.unwritable, 'file')} cannot be changed: fewer than "
-                              f"{counted(reply.min_replicas, 'replica')} alive")
+        problems.append(f"{counted(reply.unwritable, 'file')} cannot be changed: fewer than "
+                        f"{counted(reply.min_replicas, 'replica')} alive")
+    return problems
 
 
 def _identity(state: Status) -> Path | None:
@@ -267,13 +277,18 @@ def _print(state: Status, shows_all: bool = False) -> None:
         echo("all is well")
 
 
+def _least(statistics: dict[str, Any]) -> int:
+    """How many replicas of a new file a change needs."""
+    least: int = min(statistics["min_replicas"], statistics["replication"])
+    return least
+
+
 def _print_statistics(statistics: dict[str, Any]) -> None:
     servers = statistics["dataservers"]
     alive = sum(server["alive"] for server in servers)
     echo(f"{counted(statistics['files'], 'file')}, {counted(statistics['directories'], 'directory')}; "
          f"{units.size(statistics['available_bytes'])} of {units.size(statistics['capacity_bytes'])} free")
-    least = min(statistics["min_replicas"], statistics["replication"])
-    echo(f"{counted(statistics['replication'], 'replica')}, at least {least} for a change, "
+    echo(f"{counted(statistics['replication'], 'replica')}, at least {_least(statistics)} for a change, "
          f"fsync policy {statistics['fsync']}; chunks of {units.size(statistics['chunk_size'])}")
     echo(f"dataservers: {alive} alive, {len(servers) - alive} dead")
     if len(releases := _releases(statistics)) > 1:

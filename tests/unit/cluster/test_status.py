@@ -2,7 +2,7 @@
 
 import pytest
 
-from speedwell.cluster.commands.status import Status, _document, _print, _print_servers, _print_statistics
+from speedwell.cluster.commands.status import Status, _document, _print, _print_servers, _print_statistics, _wrong
 from speedwell.fs.proto.speedwell_pb2 import DataserverStatus, Replica, StatisticsReply
 
 
@@ -25,6 +25,17 @@ def test_it_ends_with_what_is_wrong_or_says_that_all_is_well(capsys: pytest.Capt
     _print(Status("10.0.0.1:7400", problems=["dataserver d0 is dead"]))
     shown = capsys.readouterr()
     assert "all is well" not in shown.out and shown.err == "speedwell: dataserver d0 is dead\n"
+
+
+def test_fewer_dataservers_than_a_change_needs_replicas_are_wrong() -> None:
+    def wrong(alive: int, replication: int) -> list[str]:
+        reply = StatisticsReply(replication=replication, min_replicas=2,
+                                dataservers=[server(f"d{number}", "") for number in range(alive)])
+        return _wrong(reply, _document(reply))
+
+    assert wrong(0, 3) == ["no file can be made: 0 dataservers alive, a change needs 2 replicas"]
+    assert wrong(1, 3) == ["no file can be made: 1 dataserver alive, a change needs 2 replicas"]
+    assert wrong(2, 3) == wrong(1, 1) == []
 
 
 def test_a_process_that_runs_and_sends_no_heartbeats_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
