@@ -78,7 +78,8 @@ class NamespaceFile:
             try:
                 yield _record(document)
             except (json_format.ParseError, ValueError, TypeError, KeyError, AttributeError) as error:
-                raise InvalidDump(f"line {number}: {error}") from None
+                why = next(iter(str(error).splitlines()), "")       # protobuf goes on with what it knows
+                raise InvalidDump(f"line {number}: this is no record of a dump ({why})") from None
         raise InvalidDump(f"the dump is cut off after {count} records: its last line is missing")
 
     def _parsed(self, number: int, line: bytes) -> dict[str, Any]:

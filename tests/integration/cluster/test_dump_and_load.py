@@ -74,6 +74,8 @@ def test_a_dump_is_whole_or_not_there(tmp_path: Path) -> None:
         try:
             cut = file.read_bytes()[:-10]
             assert "line 6" in error_line(other.run("load", "-", stdin=cut))
+            other_kind = b"\n".join([file.read_bytes().splitlines()[0], b'{"nothing":1}', b""])
+            assert "line 2: this is no record of a dump" in error_line(other.run("load", "-", stdin=other_kind))
             assert other.ok("ls", "/") == ""
             assert "1 files" not in other.ok("load", file)
             assert other.ok("ls", "/") == "a/\n"
