@@ -1,6 +1,7 @@
 """What lies on this dataserver, compared with what the nameserver thinks lies here."""
 
 import logging
+import math
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 
@@ -27,6 +28,10 @@ FRAMING_BYTES = 3
 PAUSE_SECONDS = 10.0
 """Between two reports of everything."""
 
+ADOPTED_SECONDS = 60.0
+"""For so long after an adoption lengths are reported with everything: a nameserver takes a primary's alone, and
+chooses another primary while not all dataservers are adopted."""
+
 MAX_INVENTORY = 2000
 VERIFIED_FILES = 100
 VERIFY_SECONDS = 2.0
@@ -47,6 +52,7 @@ class Contents:
         self._unscanned: Iterator[str] = store.ids()
         self._next_scan = 0.0
         self._first = True
+        self._adopted_until = -math.inf
 
     @property
     def highest_inodes(self) -> list[int]:
@@ -56,7 +62,8 @@ class Contents:
     def begin_again(self, *, lengths: bool = False) -> None:
         """Have everything reported from the first file on, and soon: another nameserver asks. With `lengths` those
         too: its namespace may be older than what is here."""
-        self._first = self._first or lengths
+        if lengths:
+            self._first, self._adopted_until = True, time.monotonic() + ADOPTED_SECONDS
         self.is_complete = False
         self.reports = []
         self._unscanned = self._store.ids()
@@ -81,7 +88,7 @@ class Contents:
                 return
         self._unscanned = self._store.ids()
         self._next_scan = time.monotonic() + PAUSE_SECONDS
-        self._first = False
+        self._first = time.monotonic() < self._adopted_until
         self.is_complete = True
 
     def _report(self, file_id: str) -> FileReport | None:
