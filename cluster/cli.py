@@ -42,7 +42,7 @@ COMMANDS = {
     "top": ("cluster.commands.top", "top", "Show what the mounts of this machine do."),
     "accesslog": ("cluster.commands.accesslog", "accesslog", "Show each request to a mount as it happens."),
     "node": ("cluster.commands.node", "node", "Look after the dataservers: list, drain, remove, balance and others."),
-    "quarantine": ("cluster.commands.quarantine", "quarantine", "Contents of no file, kept for some days."),
+    "quarantine": ("cluster.commands.quarantine", "quarantine", "Contents without a file, kept for some days."),
     "bench": ("cluster.commands.bench", "bench", "Measure how fast files are written, read, looked up and removed"
               " in DIRECTORY."),
     "warmup": ("cluster.commands.warmup", "warmup", "Have the dataservers read files into their memory."),

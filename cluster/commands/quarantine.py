@@ -22,7 +22,7 @@ PIECE_BYTES = 4 << 20
 
 @click.group()
 def quarantine() -> None:
-    """Contents of no file, kept for some days."""
+    """Contents without a file, kept for some days."""
 
 
 @quarantine.command("list")

@@ -83,9 +83,9 @@ def _limits(record: pb.QuotaRecord) -> dict[str, int]:
 
 def _limited(quota: int, quotas: Mapping[int, pb.QuotaRecord]) -> int:
     """The innermost one with limits of those that count together with `quota`; 0: none."""
-    while quota and not _limits(quotas[quota]):
-        quota = quotas[quota].above
-    return quota
+    while (record := quotas.get(quota)) and not _limits(record):
+        quota = record.above
+    return quota if record else 0
 
 
 def _quota(directory: int, record: pb.QuotaRecord) -> pb.NamespaceRecord | None:
