@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from speedwell.fs.dataserver.disk import quarantine as implementation
-from speedwell.fs.dataserver.disk.contents import Contents
+from speedwell.fs.dataserver.disk.contents import ADOPTED_SECONDS, PAUSE_SECONDS, Contents
 from speedwell.fs.dataserver.disk.quarantine import Quarantine
 from speedwell.fs.dataserver.disk.store import FileStore
 from speedwell.fs.dataserver.namespace_identity import Identity
@@ -137,6 +137,27 @@ def test_an_inventory_is_complete_when_the_last_reports_have_been_answered(store
     assert (contents.is_complete, contents.highest_inodes) == (True, [9])
     contents.begin_again()
     assert not contents.is_complete
+
+
+def test_lengths_are_reported_once_after_a_start_and_again_for_a_while_after_an_adoption(
+        store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("speedwell.fs.dataserver.disk.contents.time.monotonic", lambda: now[0])
+    file_id, contents = make(store, SMALL), Contents(store, Quarantine(store))
+
+    def reported() -> list[str]:
+        now[0] += PAUSE_SECONDS
+        contents.scan()
+        contents.reported()
+        return [length.file_id for length in store.grown.take(10)]
+
+    reported()
+    assert reported() == []
+    contents.begin_again(lengths=True)      # the primary may be another one by the next report
+    assert [reported(), reported()] == [[file_id]] * 2
+    now[0] += ADOPTED_SECONDS
+    reported()
+    assert reported() == []
 
 
 def test_contents_are_reported_by_bytes(store: FileStore) -> None:
