@@ -95,7 +95,9 @@ def explain(error: Exception) -> str:
 
 def missing(module: str | None, extra: str) -> str:
     """What a user is told of a library that is not there, and that an extra of the package brings."""
-    return f"this needs {module}: run scripts/setup, or pip install -e '.[{extra}]', in a clone of Speedwell"
+    if (Path(__file__).parents[1] / "setup.py").exists():
+        return f"this needs {module}: run scripts/setup, or pip install -e '.[{extra}]', in a clone of Speedwell"
+    return f"this needs {module}: install the extra {extra}, as with pip install 'FILE.whl[{extra}]'"
 
 
 def _extra_with(module: str) -> str | None:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from speedwell.cluster.commands.version import installed, running
+from speedwell.fs import command_line
 from speedwell.fs.command_line import explain
 from speedwell.fs.proto import speedwell_pb2, speedwell_pb2_grpc
 
@@ -61,6 +62,12 @@ def test_a_library_that_is_missing_is_told_with_the_extra_that_brings_it(module:
     error = ModuleNotFoundError(f"No module named '{module}'", name=module)
     assert explain(error) == (f"this needs {module}: run scripts/setup, or pip install -e '.[{extra}]', in a clone "
                               "of Speedwell")
+
+
+def test_who_has_a_wheel_is_told_of_no_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_line, "__file__", str(tmp_path / "speedwell" / "fs" / "command_line.py"))
+    said = command_line.missing("plyvel", "server")
+    assert said == "this needs plyvel: install the extra server, as with pip install 'FILE.whl[server]'"
 
 
 @pytest.mark.parametrize(("daemon", "library", "extra"), [
