@@ -95,7 +95,7 @@ def explain(error: Exception) -> str:
 
 def missing(module: str | None, extra: str) -> str:
     """What a user is told of a library that is not there, and that an extra of the package brings."""
-    if (Path(__file__).parents[1] / "setup.py").exists():
+    if (Path(__file__).parents[2] / "setup.py").exists():
         return f"this needs {module}: run scripts/setup, or pip install -e '.[{extra}]', in a clone of Speedwell"
     return f"this needs {module}: install the extra {extra}, as with pip install 'FILE.whl[{extra}]'"
 
