@@ -27,7 +27,7 @@ from speedwell.topo.fabric import Fabric, Host, spine_leaf
 from speedwell.topo.network_namespace import enter
 
 FIRST_PORT = 5400
-BLOCK_BYTES = 256 << 10
+BLOCK_BYTES = 128 << 10
 PING_SECONDS = 0.02
 WARM_UP_SECONDS = 2.0
 ALONE_SECONDS = 10.0
