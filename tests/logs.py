@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 from pathlib import Path
 
 TRACEBACK = b"Traceback (most recent call last)"
@@ -44,6 +45,8 @@ class Logs:
         try:
             status = Path(path).stat()
         except FileNotFoundError:
+            return b""
+        if not stat.S_ISREG(status.st_mode):    # a test may have it lead to /dev/full, which has no end
             return b""
         (number, begin), self._read[path] = self._read.get(path, NOTHING), (status.st_ino, status.st_size)
         if (status.st_ino, status.st_size) == (number, begin):

@@ -40,6 +40,12 @@ def test_what_others_wrote_before_into_a_shared_directory_is_not_told(tmp_path: 
     assert logs.tracebacks() == [f"{log}:\n{TRACEBACK.decode()}:\nNew, in a log that was begun anew and is longer\n"]
 
 
+def test_a_log_that_leads_to_a_device_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "one0").mkdir()
+    (tmp_path / "one0" / "d0.log").symlink_to("/dev/full")
+    assert Logs(tmp_path).tracebacks() == []
+
+
 def test_what_users_store_is_no_log(tmp_path: Path) -> None:
     stored = tmp_path / "one0" / "d0" / "3f" / "log"
     stored.parent.mkdir(parents=True)
