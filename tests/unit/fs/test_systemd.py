@@ -130,9 +130,12 @@ def test_how_often_the_watchdog_is_told(monkeypatch: pytest.MonkeyPatch) -> None
 
 def machine(directory: Path, *disks: Path) -> Processes:
     (directory / "identity").mkdir(parents=True)
-    return parts._write(parts.Part(directory, "a", "127.0.0.1", str(directory.parent / "mnt"), disks),
-                        [roles.NAMESERVER, roles.DATASERVER, roles.ETCD, roles.CONTROLLER, roles.MOUNT],
-                        {"nameserver": "127.0.0.1:7400", "controller": "", "etcd": "a=127.0.0.1,b=127.0.0.2"})
+    return parts._write(parts.Part(directory, "a", "127.0.0.1", str(directory.parent / "mnt"), disks, 10**9),
+                        [roles.NAMESERVER, roles.DATASERVER, roles.ETCD, roles.CONTROLLER, roles.MOUNT,
+                         roles.SCHEDULER, roles.METADATA_STORE, roles.HOST_AGENT],
+                        {"nameserver": "127.0.0.1:7400", "controller": "127.0.0.1:8080", "host": "127.0.0.1",
+                         "etcd": "a=127.0.0.1,b=127.0.0.2", "scheduler": "127.0.0.1:6657", "turns_key": "k" * 64,
+                         "agent_key": "a" * 64})
 
 
 def test_each_role_has_a_unit_and_the_mount_s_is_seen_by_everybody(tmp_path: Path) -> None:
