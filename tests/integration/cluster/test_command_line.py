@@ -302,7 +302,7 @@ def test_what_was_removed_is_listed_restored_and_emptied(speedwell, room, tmp_pa
     assert speedwell.ok("cat", f"{room}/new/place") == "precious"
     speedwell.ok("rm", f"{room}/new/place")
     assert "1 gone for good" in speedwell.ok("trash", "empty", room)
-    assert "is kept" in error_line(speedwell.run("trash", "restore", f"{room}/new/place"))
+    assert "has nothing that was removed at" in error_line(speedwell.run("trash", "restore", f"{room}/new/place"))
     speedwell.ok("trash", "off", room)
     speedwell.ok("rm", "-r", f"{room}/tree")
     assert json.loads(speedwell.ok("trash", "list", "--json")) == {"policies": [], "entries": []}
