@@ -135,7 +135,11 @@ class AppendRequests:
         with self._lock:
             if not self._unpublished:
                 return
-            self.attributes = self._context.metadata.commit(self.attributes.inode, self.attributes.file_id, self.end)
+            before = self.attributes
+            self.attributes = self._context.metadata.commit(before.inode, before.file_id, self.end,
+                                                            origin=before.origin)
+            if self.attributes.file_id != before.file_id:
+                self.end = self.attributes.size
             self._unpublished = False
 
     # ------------------------------------------------------------------ private

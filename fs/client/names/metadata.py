@@ -313,14 +313,15 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         self._changed(path, attributes)
         return attributes
 
-    def commit(self, inode: int, file_id: str, size_bytes: int, *, mtime_ns: int = 0) -> Attributes:
-        """Publish a length that every replica has acknowledged.
+    def commit(self, inode: int, file_id: str, size_bytes: int, *, origin: str = "", mtime_ns: int = 0) -> Attributes:
+        """Publish a length that every replica has acknowledged of a content with such an `origin`; returns the file's
+        attributes, which may be of a later version.
 
         Raises NoSuchFile (removed meanwhile), StaleFile (truncated meanwhile).
         """
         session, generation = self.fence(inode)
         request = message(pb.CommitRequest, inode=inode, file_id=file_id, size=size_bytes, mtime_ns=mtime_ns,
-                           session=session, generation=generation)
+                          origin=origin, session=session, generation=generation)
         attributes: Attributes = self._call("Commit", request).attributes
         self.learn(attributes)
         return attributes

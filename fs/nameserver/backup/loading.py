@@ -94,6 +94,8 @@ class Dumped:
     def _check_content(self, content: pb.ContentRecord, where: str) -> None:
         if len(content.file_id) != 16 or content.file_id in self.file_ids:
             raise InvalidArgument(f"{where}: content.file_id: it is not 16 bytes that no other file has")
+        if content.origin and len(content.origin) != 16:
+            raise InvalidArgument(f"{where}: content.origin: it has not 16 bytes")
         self.file_ids.add(content.file_id)
         requests.number(content.size, f"{where}: content.size", MAX_FILE_BYTES)
         requests.number(content.hole_bytes, f"{where}: content.hole_bytes", content.size)

@@ -256,12 +256,18 @@ class Namespace(Renaming, ExtendedAttributes):
         self._write(batch)
         return inode
 
-    def commit(self, number: int, file_id: bytes, size_bytes: int, *, mtime_ns: int | None,
-               now_ns: int) -> Inode:
-        """Publish a length that all replicas hold. Lengths never shrink; doing it again changes nothing.
+    def commit(self, number: int, file_id: bytes, size_bytes: int, *, mtime_ns: int | None, now_ns: int,
+               origin: bytes = b"") -> Inode:
+        """Publish a length that all replicas hold. Lengths never shrink; doing it again changes nothing, nor does it if
+        the file has a later version by now: that was made from all that was acknowledged. `origin` is that of the
+        content `file_id`.
 
         Raises NoSuchFile (removed), StaleFile (another content), IsADirectory.
         """
+        inode = self.inode(number)
+        if inode.content is not None and file_id != inode.content.file_id and (
+                inode.content.origin == (origin or file_id)):
+            return inode
         inode, content = self._content(number, file_id)
         if size_bytes > content.size_bytes:
             self._grow(inode, content, size_bytes, now_ns if mtime_ns is None else mtime_ns, now_ns)
@@ -297,7 +303,7 @@ class Namespace(Renaming, ExtendedAttributes):
             require_primary(Configuration(content.epoch, content.replicas), epoch, requester)
             self._delete_later(batch, content, now_ns)
             self._resize(batch, inode, replace(content, file_id=file_id, size_bytes=size_bytes, epoch=epoch + 1,
-                                               hole_bytes=hole_bytes), enforce=True)
+                                               hole_bytes=hole_bytes, origin=content.first_version), enforce=True)
         except (Superseded, StaleEpoch, QuotaExceeded):
             self._delete_now(replace(content, file_id=file_id), now_ns)
             raise

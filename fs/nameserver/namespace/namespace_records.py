@@ -89,7 +89,8 @@ class Superblock:
 @dataclass(slots=True)
 class Content:
     """What a regular file holds. `file_id` names the content, `replicas` are numbers of dataservers, the
-    primary first; `epoch` counts the changes of `replicas`."""
+    primary first; `epoch` counts the changes of `replicas`. `origin` is the content from which, version by
+    version, this one was made; empty: from none."""
 
     file_id: bytes  # 16 bytes of a UUID
     chunk_size_bytes: int
@@ -98,16 +99,21 @@ class Content:
     size_bytes: int = 0
     epoch: int = 1
     hole_bytes: int = 0
+    origin: bytes = b""
+
+    @property
+    def first_version(self) -> bytes:
+        return self.origin or self.file_id
 
     def record(self) -> ContentRecord:
         return ContentRecord(file_id=self.file_id, size=self.size_bytes, chunk_size=self.chunk_size_bytes,
                              replication=self.replication, replicas=self.replicas,
-                             epoch=self.epoch, hole_bytes=self.hole_bytes)
+                             epoch=self.epoch, hole_bytes=self.hole_bytes, origin=self.origin)
 
     @classmethod
     def of_record(cls, record: ContentRecord) -> "Content":
         return cls(record.file_id, record.chunk_size, record.replication, tuple(record.replicas), record.size,
-                   record.epoch, record.hole_bytes)
+                   record.epoch, record.hole_bytes, record.origin)
 
 
 @dataclass(slots=True)

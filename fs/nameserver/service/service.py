@@ -229,9 +229,10 @@ class NameserverService:
         requests.number(request.inode, "inode", 2**64 - 1, 1)
         file_id = requests.file_id(request.file_id)
         size_bytes = requests.number(request.size, "size", MAX_FILE_BYTES)
+        origin = requests.file_id(request.origin, "origin") if request.origin else b""
         with self.guard:
             self.sessions.require_generation(request)
-            inode = self._namespace.commit(request.inode, file_id, size_bytes,
+            inode = self._namespace.commit(request.inode, file_id, size_bytes, origin=origin,
                                            mtime_ns=request.mtime_ns or None, now_ns=self._clock_ns())
             return pb.CommitReply(attributes=self._wire.of(inode))
 

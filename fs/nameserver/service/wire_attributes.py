@@ -117,6 +117,7 @@ class WireAttributes:
             link_count=inode.link_count, size=content.size_bytes, hole_bytes=content.hole_bytes,
             has_extended_attributes=bool(inode.extended_attributes),
             file_id=requests.file_id_text(content.file_id), chunk_size=content.chunk_size_bytes,
+            origin=requests.file_id_text(content.origin) if content.origin else "",
             epoch=content.epoch, min_replicas=self._least(content.replication))
 
     def _add_servers(self, attributes: pb.Attributes, replicas: Sequence[int], quota: int) -> pb.Attributes:

@@ -149,6 +149,18 @@ def test_changes_and_appends_of_several_clients_at_once_lose_nothing(cluster: Lo
     assert data[100_000:] == b"".join(b"%04d" % number for number in range(rounds))
 
 
+def test_what_was_appended_before_another_client_made_a_version_is_published_with_it(
+        cluster: LocalCluster, client: Client, path: str) -> None:
+    put(client, path, b"a" * 1000)
+    with client.open_append(path) as appender:
+        for number in range(3):
+            assert appender.append_with(lambda channel: channel.send_bytes([b"one"]), 3) == 1000 + 6 * number
+            cluster.client().change(path, write_at((number, b"X")))     # before the length is published
+            assert appender.flush().size == 1003 + 6 * number
+            assert appender.append_record(b"two") == 1003 + 6 * number
+    assert content(client, path) == b"XXX" + b"a" * 997 + b"onetwo" * 3
+
+
 def test_an_appender_finds_the_newest_version_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("speedwell.fs.client.append.append_request.CONFIRM_SECONDS", 0.0)
     with LocalCluster(tmp_path / "c", dataservers=1, replication=1) as cluster:

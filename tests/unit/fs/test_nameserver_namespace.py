@@ -1,6 +1,7 @@
 """The namespace, operation by operation. test_nameserver_namespace_model.py compares whole histories."""
 
 import errno
+import uuid
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -55,7 +56,7 @@ class Tree:
     def commit(self, inode: Inode, size_bytes: int, mtime_ns: int | None = None) -> Inode:
         assert inode.content is not None
         return self.names.commit(inode.number, inode.content.file_id, size_bytes, mtime_ns=mtime_ns,
-                                 now_ns=self.tick())
+                                 origin=inode.content.origin, now_ns=self.tick())
 
     def listing(self, path: bytes) -> list[bytes]:
         return [name for name, *_ in self.names.names(path, b"", 1000)[1]]
@@ -291,6 +292,24 @@ def test_a_commit_for_replaced_content_is_stale_and_for_a_removed_file_not_found
     with pytest.raises(SpeedwellError) as caught:
         tree.commit(made, 100)
     assert caught.value.errno == errno.ENOENT
+
+
+def test_a_commit_for_a_content_from_which_later_versions_were_made_changes_nothing(tree: Tree) -> None:
+    versions = [tree.create(b"/f")]
+    for _ in range(3):
+        base, version = content_of(versions[-1]), uuid.uuid4().bytes
+        versions.append(tree.names.publish(
+            versions[-1].number, base.file_id, base.size_bytes, version, 500, epoch=base.epoch, mtime_ns=None,
+            requester=base.replicas[0], now_ns=tree.tick()))
+    newest = tree.names.lookup(b"/f")
+    assert len({content_of(version).file_id for version in versions}) == 4
+    for version in versions[:-1]:
+        assert tree.commit(version, 9_000) == newest == tree.names.lookup(b"/f")
+    assert content_of(tree.commit(versions[-1], 600)).size_bytes == 600
+    tree.truncate(b"/f")
+    for version in versions:
+        with pytest.raises(StaleFile):
+            tree.commit(version, 9_000)
 
 
 def test_a_change_of_the_replicas_is_kept_and_counts_the_epoch(tree: Tree) -> None:

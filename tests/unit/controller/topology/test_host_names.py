@@ -64,7 +64,7 @@ def controller(tmp_path: Path) -> Controller:
 
 
 def test_every_address_has_its_name_beside_it(controller: Controller) -> None:
-    wanted = {"files": [{"writer": "10.0.0.1", "size_bytes": 10_000_000, "replicas": 2}],
+    wanted = {"files": [{"writer": "10.0.0.1", "size_bytes": 10_000_000_000, "replicas": 2}],
               "candidates": [{"host": host} for host in HOSTS]}
     answers = {"POST /v1/reads": controller.ask("POST", "/v1/reads", read_of()),
                "POST /v1/placements": controller.ask("POST", "/v1/placements", wanted)}
@@ -90,7 +90,7 @@ def test_lists_of_addresses_have_lists_of_names(controller: Controller) -> None:
     read = json.loads(controller.ask("POST", "/v1/reads", read_of()).body)
     path, names = read["parts"][0]["path"], read["parts"][0]["path_names"]
     assert (names[0], names[-1]) == (NAMES[path[0]], NAMES[path[-1]])
-    wanted = {"files": [{"writer": "10.0.0.1", "size_bytes": 10_000_000, "replicas": 2}],
+    wanted = {"files": [{"writer": "10.0.0.1", "size_bytes": 10_000_000_000, "replicas": 2}],
               "candidates": [{"host": host} for host in HOSTS]}
     placed, = json.loads(controller.ask("POST", "/v1/placements", wanted).body)["placements"]
     passed_over = placed["passed_over"]
