@@ -12,14 +12,14 @@ import json
 import os
 import shlex
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from speedwell.cluster.errors import InvalidState, NotRunning
 from speedwell.cluster.processes import STATE_FILE, Processes
 from speedwell.cluster.state_files import STATE_MODE
 from speedwell.fs import durable
-from speedwell.fs.identity.places import MACHINE_DIRECTORY, STATE_VARIABLE, state_directory
+from speedwell.fs.identity.places import MACHINE_DIRECTORY, STATE_VARIABLE, controllers_for, state_directory
 
 MACHINE = "machine"
 """The kind of what runs on one of several machines (speedwell.cluster.parts)."""
@@ -154,7 +154,9 @@ def _written_at(path: Path) -> float:
 
 def _read(path: Path) -> Current | None:
     try:
-        return Current(**json.loads(path.read_text()))
+        found = Current(**json.loads(path.read_text()))
+        told = controllers_for(found.identity) if found.kind == MACHINE and found.identity else ""
+        return replace(found, controller=told or found.controller)
     except (FileNotFoundError, PermissionError, NotADirectoryError):
         return None
     except (ValueError, TypeError) as error:

@@ -28,7 +28,8 @@ from speedwell.cluster.processes import Command, Processes, program
 from speedwell.cluster.registration import own_root_directory
 from speedwell.fs import durable
 from speedwell.fs.addresses import bracketed, is_ip, parse_address
-from speedwell.fs.identity import invitations, joining, places, roles
+from speedwell.fs.controller import OF_INSTALLATION
+from speedwell.fs.identity import files, invitations, joining, places, roles
 
 KIND = current.MACHINE
 CERTIFICATES = "certificates"
@@ -129,7 +130,8 @@ def invited(processes: Processes, machine: str, chosen: Sequence[str], address: 
     InvalidSetting."""
     settings = processes.settings
     told = {"nameserver": settings.get("addresses", {}).get("nameserver", ""),
-            **{name: settings.get(name, "") for name in ("controller", "etcd", "replication", "scheduler")}}
+            **{name: settings.get(name, "") for name in ("etcd", "replication", "scheduler")},
+            "controller": controllers(processes)}
     machines = etcd_machines.parsed(told["etcd"])
     if replaces and machine in machines:
         chosen, told["replaces"] = [*chosen, roles.NAMESERVER], machine
@@ -154,13 +156,14 @@ def note_invited(processes: Processes, told: Mapping[str, str]) -> None:
     """Commands here, and machines that are invited later, know the controllers and schedulers that this one gets."""
     if processes.settings.get("kind") != KIND:
         return
-    before = {name: processes.settings.get(name, "") for name in ("controller", "scheduler")}
+    before = {"controller": controllers(processes), "scheduler": processes.settings.get("scheduler", "")}
     # a controller that does not share the etcd leads nobody else
     known = {name: told[name] for name in before
              if {*before[name].split(",")} - {""} < {*told[name].split(",")} - {""}}
     if known:
         processes.settings |= known
         processes.save()
+        _tell_controllers(processes.directory / identities.FOLDER, processes.settings["controller"])
         remember(processes)
 
 
@@ -259,10 +262,16 @@ def remember(processes: Processes) -> current.Current:
     return found
 
 
+def controllers(processes: Processes) -> str:
+    """The URLs of those that this machine knows, with commas between them."""
+    return (places.controllers_for(processes.directory / identities.FOLDER / roles.OPERATOR)
+            or str(processes.settings.get("controller", "")))
+
+
 def described(processes: Processes) -> current.Current:
     settings = processes.settings
     return current.Current(KIND, str(processes.directory), settings["addresses"]["nameserver"],
-                           settings["controller"] or None, [settings["mount"]] if settings["mount"] else [],
+                           controllers(processes) or None, [settings["mount"]] if settings["mount"] else [],
                            settings["user"])
 
 
@@ -317,7 +326,10 @@ def _write(part: Part, chosen: Sequence[str], found: Mapping[str, str]) -> Proce
     is_first = (folder / "authority.key").exists()
     machines = etcd_machines.parsed(found.get("etcd", ""))
     address = machines.get(part.machine, part.address)
-    common = {"nameserver": found["nameserver"], "controller": found["controller"] or None}
+    # one that shares no etcd with others leads this machine's programs, too
+    is_alone = roles.CONTROLLER in chosen and not is_first and not (machines and roles.NAMESERVER in chosen)
+    common = {"nameserver": found["nameserver"], "controller": found["controller"] if is_alone else OF_INSTALLATION}
+    _tell_controllers(folder, found["controller"])
     listens = {role: _at(address, port) for role, port in PORTS.items()}
     etcd = {"etcd": etcd_machines.endpoints(machines),      # which takes nameservers' certificates alone
             "etcd_identity": folder / invitations.name_of(part.machine, roles.NAMESERVER)} if machines else {}
@@ -355,6 +367,12 @@ def _write(part: Part, chosen: Sequence[str], found: Mapping[str, str]) -> Proce
         "authority": listens[CERTIFICATES] if is_first else ""}
     processes.save()
     return processes
+
+
+def _tell_controllers(folder: Path, urls: str) -> None:
+    """All on this machine, and on those that hear its authority, know them."""
+    if urls:
+        durable.replace(folder / files.CONTROLLERS, urls.encode())
 
 
 def _begin_namespace(processes: Processes, part: Part, nameserver: str) -> None:

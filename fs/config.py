@@ -10,7 +10,7 @@ import click
 from click.types import BoolParamType, FloatParamType, IntParamType
 
 from speedwell.fs.addresses import parse_address
-from speedwell.fs.controller import parse_url
+from speedwell.fs.controller import OF_INSTALLATION, parse_url
 from speedwell.fs.errors import InvalidArgument, reason
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,7 +44,7 @@ def check(command: click.Command, path: Path) -> dict[str, Any]:
             for text in str(value).split(","):
                 if str(each.metavar).startswith(ADDRESS):
                     parse_address(text, key, lowest_port=0)
-                elif str(each.metavar).startswith(URL):
+                elif str(each.metavar).startswith(URL) and text != OF_INSTALLATION:
                     parse_url(text)
         return context.params
 

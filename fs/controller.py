@@ -14,6 +14,7 @@ from speedwell.fs import tracing
 from speedwell.fs.errors import IdentityError, InvalidArgument
 from speedwell.fs.identity.bundle import Identity, explain, peer_of
 from speedwell.fs.identity.known import identity_for
+from speedwell.fs.identity.places import controllers_for
 from speedwell.fs.identity.roles import CONTROLLER
 
 LEADER_HEADER = "Speedwell-Leader"
@@ -22,19 +23,39 @@ STANDBY_HEADER = "Speedwell-Standby"
 """Of an answer of the one that leads: the URLs of those that would take over."""
 SILENT_SECONDS = 3.0
 MOST_CONTROLLERS = 8
+LOOK_SECONDS = 2.0
+"""How long who knows no controller waits before it looks again whether there is one."""
+
+OF_INSTALLATION = "installation"
+"""In place of a URL: those that the authority of its certificates has told this machine of, or will."""
 
 
 class Controller:
     """One at `url`, or several of which one leads. Thread-safe; its connections are for one thread each."""
 
     def __init__(self, url: str, identity: Path | str | None = None) -> None:
-        """`url` has commas between several. `identity` is the directory of ours, by default that of
-        SPEEDWELL_IDENTITY or what `up` made on this machine. Raises InvalidArgument for what is not
-        http[s]://HOST[:PORT], and for https:// without an identity; IdentityError."""
+        """`url` has commas between several, or is OF_INSTALLATION. `identity` is the directory of ours, by default
+        that of SPEEDWELL_IDENTITY or what `up` made on this machine; those that the installation has beside count,
+        too. Raises InvalidArgument for what is not http[s]://HOST[:PORT], and for https:// without an identity;
+        IdentityError."""
         self._identity = identity
-        self._doors = [_Door(each.rstrip("/"), identity) for each in url.split(",")]
-        self.url = ",".join(door.url for door in self._doors)
+        self._doors: list[_Door] = [_NOBODY] if url == OF_INSTALLATION else [
+            _Door(each.rstrip("/"), identity) for each in url.split(",")]
         self._asked = 0
+        self._looked_at = 0.0
+        self._look()
+
+    @property
+    def url(self) -> str:
+        """Of all that are known, with commas between them."""
+        return ",".join(door.url for door in self._doors)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the installation has one."""
+        if self._doors == [_NOBODY] and time.monotonic() - self._looked_at > LOOK_SECONDS:
+            self._look()
+        return self._doors != [_NOBODY]
 
     def connect(self, timeout_seconds: float) -> http.client.HTTPConnection:
         """A connection that is made with the first request, to who led last. That raises OSError,
@@ -53,6 +74,7 @@ class Controller:
         now = time.monotonic()
         if is_silent:
             door.silent_until = now + SILENT_SECONDS
+        self._look()
         if door is self.door:
             others = [(self._asked + step) % len(self._doors) for step in range(1, len(self._doors))]
             self._asked = next((each for each in others if self._doors[each].silent_until <= now),
@@ -61,10 +83,22 @@ class Controller:
     def told(self, door: "_Door", url: str) -> None:
         """One that stands by named who leads, or that one who stands by. It may be one more: its certificate has to
         prove it."""
-        if (url not in [each.url for each in self._doors] and len(self._doors) < MOST_CONTROLLERS
-                and url.partition(":")[0] == door.url.partition(":")[0]):
+        if url.partition(":")[0] == door.url.partition(":")[0]:
+            self._add(url)
+
+    def _add(self, url: str) -> None:
+        known = [each for each in self._doors if each is not _NOBODY]
+        if len(known) < MOST_CONTROLLERS and url not in [each.url for each in known]:
             with contextlib.suppress(InvalidArgument, IdentityError):
-                self._doors.append(_Door(url, self._identity))
+                self._doors = [*known, _Door(url, self._identity)]
+
+    def _look(self) -> None:
+        """What the machine was told meanwhile."""
+        self._looked_at = time.monotonic()
+        shown = self.door.identity.directory if self.door.identity else None
+        for url in controllers_for(self._identity or shown).split(","):
+            if url.startswith("https:"):
+                self._add(url)
 
     def find_leader(self, timeout_seconds: float) -> bool:
         """Ask each, but for who was silent a moment ago where another was not, whether it leads a network that it
@@ -114,6 +148,19 @@ class _Door:
                                       "--identity or SPEEDWELL_IDENTITY")
 
 
+class _Nobody(_Door):
+    """Stands for the first controller until there is one."""
+
+    def __init__(self) -> None:
+        self.url = OF_INSTALLATION
+        self.silent_until = 0.0
+        self.identity = None
+        self.address = "", 0
+
+
+_NOBODY = _Nobody()
+
+
 class _Connection(http.client.HTTPConnection):
     """Its requests say what they are part of."""
 
@@ -123,6 +170,8 @@ class _Connection(http.client.HTTPConnection):
         self._generation = 0
 
     def connect(self) -> None:
+        if self.door is _NOBODY:
+            raise ConnectionRefusedError("the installation has no controller yet")
         self.host, self.port = self.door.address
         super().connect()
         identity = self.door.identity

@@ -56,8 +56,8 @@ def _kernel_options(_: click.Context, __: click.Parameter, given: tuple[str, ...
 @config_option
 @click.argument("mountpoint_", metavar="MOUNTPOINT", type=click.Path(path_type=Path))
 @click.option("--nameserver", required=True, metavar="HOST:PORT", help="Where the nameserver listens.")
-@click.option("--controller", metavar="URL[,URL]", help="SDN controller that steers reads; without one every read "
-              "takes the nearest replica.")
+@click.option("--controller", metavar="URL[,URL]|installation", help="SDN controller that steers reads; without "
+              "one every read takes the nearest replica.")
 @click.option("--local-host", metavar="IP", type=Host(), help="Address of this host on the fabric.")
 @click.option("--cache-seconds", type=Number(0, 3600), default=1.0, show_default=True,
               help="How old attributes may be that a look-up (not an open) answers.")

@@ -22,11 +22,11 @@ sys.exit({function}())' "$@"
 class VersionBefore:
     """Unpacked in `tree`, its filesystem as `package`. `scripts` has its programs."""
 
-    def __init__(self, tree: Path) -> None:
-        """Raises AssertionError where the commit is missing, as in a shallow clone."""
+    def __init__(self, tree: Path, least: str = FIRST) -> None:
+        """The newest release, else `least`. Raises AssertionError where it is missing, as in a shallow clone."""
         self.tree = tree
         self.scripts = tree / "scripts-of-version"
-        self.name = _newest_release()
+        self.name = _newest_release() or least
         with tarfile.open(fileobj=BytesIO(_git("archive", "--format=tar", self.name))) as archive:
             archive.extractall(tree)
         self.package = "speedwell.fs" if (tree / "speedwell").exists() else "fs"
@@ -49,7 +49,7 @@ class VersionBefore:
 def _newest_release() -> str:
     described = subprocess.run(["git", "describe", "--tags", "--abbrev=0", "--match", "v*", "HEAD^"], cwd=REPOSITORY,
                                capture_output=True, text=True, check=False)
-    return described.stdout.strip() or FIRST
+    return described.stdout.strip()
 
 
 def _git(*arguments: str) -> bytes:

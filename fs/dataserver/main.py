@@ -77,7 +77,7 @@ def listen(host: str, port: int) -> socket.socket:
 @click.option("--disk-rate", type=Rate(), default=0,
               help="How fast each disk writes: large files go where links and disks have most to spare.  "
               "[default: not known, only links count]")
-@click.option("--controller", metavar="URL[,URL]",
+@click.option("--controller", metavar="URL[,URL]|installation",
               help="SDN controller that chooses where the copies of lost replicas are read from.")
 @click.option("--recovery-rate", type=Rate(1), default=64 << 20,
               help="How fast this server receives, and sends, lost replicas at most; the rest is for "

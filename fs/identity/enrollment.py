@@ -3,8 +3,8 @@
     GET /v1/authority    its certificate, for everybody: a join token has its hash
     POST /v1/join        {"token", "requests": {ROLE: PEM}}: the certificates that the token is for
     POST /v1/renew       {"request": PEM}, of who has a certificate: one for a new key
-    GET /v1/revoked      of who has a certificate: which ones are revoked, also as etcd takes it; of a controller,
-                         too, the bearer tokens and what it shows to switches
+    GET /v1/revoked      of who has a certificate: which ones are revoked, also as etcd takes it, and where the
+                         controllers are; of a controller, too, the bearer tokens and what it shows to switches
 
 What is refused is answered as application/problem+json (RFC 9457).
 """
@@ -26,6 +26,7 @@ from speedwell.fs.errors import IdentityError, InvalidArgument, reason
 from speedwell.fs.identity import bearer, files, invitations, register
 from speedwell.fs.identity.authority import Authority, Holder
 from speedwell.fs.identity.bundle import Identity, Peer, peer_of
+from speedwell.fs.identity.places import controllers_for
 from speedwell.fs.identity.roles import AUTHORITY, CONTROLLER
 from speedwell.fs.identity.secured_http import SecuredHTTPServer
 
@@ -109,7 +110,8 @@ class Enrollment(SecuredHTTPServer):
 
     def _news(self, controller: x509.Certificate | None) -> dict[str, Any]:
         news: dict[str, Any] = {"revoked": files.read_json(self.directory / AUTHORITY / files.REVOKED),
-                                "revocation_list": (self.directory / files.REVOCATION_LIST).read_text()}
+                                "revocation_list": (self.directory / files.REVOCATION_LIST).read_text(),
+                                "controllers": controllers_for(self.directory / AUTHORITY)}
         if controller is not None:
             tokens = self.directory / bearer.TOKENS
             news["tokens"] = files.read_json(tokens) if tokens.exists() else {}

@@ -21,6 +21,9 @@ SWITCH_AUTHORITY = "switch-authority.pem"
 TO_SWITCHES = "to-switches.pem"
 """As CERTIFICATE, but signed by the authority that switches trust."""
 
+CONTROLLERS = "controllers"
+"""Beside the identities of a machine: the URLs of the installation's controllers, with commas between them."""
+
 REVOKED = "revoked.json"
 REVOCATION_LIST = "revoked.crl"
 

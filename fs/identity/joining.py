@@ -2,6 +2,7 @@
 
     DIRECTORY/joined.json    where the authority listens, and where it may once its machine is lost: any that keeps
                              the names
+    DIRECTORY/controllers    where the controllers are
     DIRECTORY/revoked.crl    of a machine with a member of etcd: what that knows of revoked certificates
     DIRECTORY/NAME/          the identity of a part of this machine (`speedwell.fs.identity.bundle`)
 
@@ -97,7 +98,8 @@ def answering(directory: Path, but: str) -> str:
 
 
 def hear(directory: Path) -> None:
-    """Learn what was revoked, for each of the identities in `directory`. Raises IdentityError."""
+    """Learn what was revoked, for each of the identities in `directory`, and where the controllers are. Raises
+    IdentityError."""
     def ask(place: Path, authority: str) -> None:
         identity = Identity(place)
         news = _ask(authority, "GET", "/v1/revoked", {}, identity.client_context())
@@ -175,6 +177,8 @@ def _take_news(place: Path, news: Mapping[str, Any], role: str, key: bytes) -> N
     found = [(place / name, json.dumps(dict(news[field])).encode()) for name, field in wanted.items()]
     if role == ETCD:
         found.append((place.parent / files.REVOCATION_LIST, str(news["revocation_list"]).encode()))
+    if controllers := str(news.get("controllers") or ""):      # authorities of an earlier version say nothing of them
+        found.append((place.parent / files.CONTROLLERS, controllers.encode()))
     durable.replace_others(found)
 
 

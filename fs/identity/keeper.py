@@ -13,13 +13,13 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 NEWS_SECONDS = 10.0
-"""So often a machine that has joined asks what was revoked."""
+"""So often a machine that has joined asks what was revoked, and where the controllers are."""
 
 
 def keep_renewed(directory: Path, stopped: threading.Event,
                  note_trouble: Callable[[str], None] = lambda trouble: None) -> None:
-    """Renew what is due in `directory`, and learn what was revoked, until `stopped`. `note_trouble` is told each time
-    what keeps it from that, or an empty text."""
+    """Renew what is due in `directory`, and hear the authority's news, until `stopped`. `note_trouble` is told each
+    time what keeps it from that, or an empty text."""
     told = ""
     heard_at = 0.0
     while not stopped.wait(LOOK_SECONDS):

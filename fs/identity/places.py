@@ -58,6 +58,18 @@ def known(nameserver: str) -> Path | None:
     return None
 
 
+def controllers_for(directory: Path | str | None = None) -> str:
+    """The URLs of an installation's controllers, with commas between them, as this machine was told last: of that
+    which the identity in `directory`, else in SPEEDWELL_IDENTITY, is of. Empty if there are none."""
+    chosen = directory or os.environ.get(VARIABLE)
+    if not chosen:
+        return ""
+    try:
+        return (Path(chosen).parent / files.CONTROLLERS).read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def _spellings(nameserver: str) -> Iterator[str]:
     addresses = nameserver.split(",")
     yield from addresses

@@ -227,8 +227,8 @@ def _answers(address: str, identity: Path | None) -> bool:
               "fabric brings by the addresses of slots are answered there too, such as 0.0.0.0:7400 (as root).")
 @click.option("--host", "fabric_host", metavar="ADDRESS", type=Host(), help="With --slots-at: this host's own "
               "address on the fabric.")
-@click.option("--controller", metavar="URL[,URL]", default="", help="Ask the SDN controller there where the replicas "
-              "of large new files should go (default: by racks).")
+@click.option("--controller", metavar="URL[,URL]|installation", default="", help="Ask the SDN controller there "
+              "where the replicas of large new files should go (default: by racks).")
 @click.option("--token-lifetime", "token_seconds", type=float, default=defaults.DEFAULT_TOKEN_SECONDS,
               show_default=True, metavar="SECONDS", help="How long a client may use the token of a look-up on "
               "dataservers before it asks again, by itself.")

@@ -183,6 +183,8 @@ class Steering:
         where the range begins in the file; the parts of the answer are in file offsets. A caller that `follows` can
         do with a FollowedPlacement; it is what the controller's policy says.
         """
+        if not self._controller.is_known:
+            return None
         if self._closed or time.monotonic() < self._ask_again_at:
             self._metrics.add(controller_fallbacks=1)
             return None

@@ -258,9 +258,9 @@ class Namespace(Renaming, ExtendedAttributes):
 
     def commit(self, number: int, file_id: bytes, size_bytes: int, *, mtime_ns: int | None, now_ns: int,
                origin: bytes = b"") -> Inode:
-        """Publish a length that all replicas hold. Lengths never shrink; doing it again changes nothing, nor does it if
-        the file has a later version by now: that was made from all that was acknowledged. `origin` is that of the
-        content `file_id`.
+        """Publish a length that all replicas hold. Lengths never shrink; doing it again changes nothing. Nor does it
+        where the file has a later version by now, which was made from all that was acknowledged. `origin` is that of
+        the content `file_id`.
 
         Raises NoSuchFile (removed), StaleFile (another content), IsADirectory.
         """

@@ -106,6 +106,8 @@ class PlacementAdvice:
             in_background: bool = False) -> Question | None:
         """A question that will be answered; None if there will be no advice. What asks `in_background` leaves room
         for those that wait."""
+        if not self._controller.is_known:
+            return None
         by_host: dict[str, Candidate] = {}
         for candidate in candidates:
             known = by_host.get(candidate.host)

@@ -32,7 +32,8 @@ class Reports(threading.Thread):
         """`address` is the nameserver's own. Of several that answer the one that `leads` tells of all. Raises
         InvalidArgument, IdentityError as `Controller` does."""
         super().__init__(name="reports", daemon=True)
-        self._connection = Controller(controller_url, identity).connect(ANSWER_SECONDS)
+        self._controller = Controller(controller_url, identity)
+        self._connection = self._controller.connect(ANSWER_SECONDS)
         self._requests = requests
         self._address = address
         self._leads = leads
@@ -55,6 +56,8 @@ class Reports(threading.Thread):
 
     def _report(self) -> str:
         """What is wrong, if anything is."""
+        if not self._controller.is_known:
+            return ""
         body = json.dumps({"address": self._address, "namespace": self._namespace()})
         try:
             self._connection.request("PUT", "/v1/storage/nameservers", body, {"Content-Type": "application/json"})

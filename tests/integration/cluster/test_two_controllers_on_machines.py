@@ -25,12 +25,29 @@ connection.getresponse().read()
 print(len(controller))
 """
 """How many controllers a client knows that was told of the first one, after a request."""
+LED_BY = """import http.client, time
+from speedwell.fs.controller import OF_INSTALLATION, Controller
+controller = Controller(OF_INSTALLATION, "/srv/speedwell/identity/reader-d")
+connection = controller.connect(2)
+for _ in range(20):
+    try:
+        connection.request("GET", "/v1/hosts")
+        answer = connection.getresponse()
+        answer.read()
+        if answer.status == 200:
+            print(controller.door.url)
+            break
+    except (OSError, http.client.HTTPException):
+        connection.close()
+    time.sleep(0.5)
+"""
 TAKEOVER_SECONDS = 8.0
 """Where other tests keep the cores busy; printed is how long it took."""
 STATUS = '"status":"empty"'
 """Of one that leads, as there are no switches here."""
 ASK = """curl -sS --max-time 1 --cacert /srv/speedwell/identity/authority.pem \\
   --cert /srv/speedwell/identity/operator/identity.pem https://10.0.0.{}:8080/v1/health"""
+NAMESERVERS = ASK.format(2).replace("health", "storage")
 
 
 def test_either_of_two_machines_takes_over_from_the_controller_of_the_other() -> None:
@@ -73,3 +90,25 @@ def test_either_of_two_machines_takes_over_from_the_controller_of_the_other() ->
 
 def kill_controller(machine: Machine) -> None:
     machine.run("kill -KILL $(pgrep -of bin/speedwell-controller)")
+
+
+def test_machines_from_before_both_controllers_find_them_while_the_authority_is_away() -> None:
+    with ExitStack() as ending:
+        a, b, c, d = machines("abcd", ending).values()
+        a.run("speedwell init /srv/speedwell --name a --address 10.0.0.1 --etcd b=10.0.0.2,c=10.0.0.3; speedwell up")
+
+        def joins(machine: Machine, words: str) -> None:
+            token = a.run(f"speedwell identity invite {words}").split()[-1]
+            machine.run("speedwell join /srv/speedwell --token-file -; speedwell up", typed=f"{token}\n")
+
+        joins(d, "d reader")
+        joins(b, "b nameserver dataserver controller")
+        wait_until(lambda: '"address":"10.0.0.1:7400"' in a.attempt(NAMESERVERS).stdout, 30,
+                   lambda: f"the nameserver of a does not know the controller: {a.attempt(NAMESERVERS)}")
+        joins(c, "c nameserver dataserver controller")
+        both = "https://10.0.0.2:8080,https://10.0.0.3:8080"
+        wait_until(lambda: d.run("cat /srv/speedwell/identity/controllers") == both, 30, "d was not told of both")
+        assert both in d.run("speedwell status || true")
+        a.switch_off()
+        b.run("kill -STOP $(pgrep -of bin/speedwell-controller)")
+        assert d.run(f"{sys.executable} -c '{LED_BY}'") == "https://10.0.0.3:8080\n"

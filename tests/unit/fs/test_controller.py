@@ -8,12 +8,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from speedwell.fs import controller as controller_module
-from speedwell.fs.controller import LEADER_HEADER, MOST_CONTROLLERS, STANDBY_HEADER, Controller
+from speedwell.fs.controller import LEADER_HEADER, MOST_CONTROLLERS, OF_INSTALLATION, STANDBY_HEADER, Controller
 from speedwell.fs.errors import InvalidArgument
+from speedwell.fs.identity import files
+from speedwell.fs.identity.authority import Authority
+from speedwell.fs.identity.roles import MOUNT
 
 
 class One:
@@ -181,3 +185,44 @@ def test_who_names_ever_new_ones_is_believed_a_few() -> None:
             a.standbys = f"http://127.0.0.1:{number + 1}"
             assert post(connection, b"1") == 200
         assert len(controller) == MOST_CONTROLLERS
+
+
+class Machine:
+    """One that hears of controllers, and what its programs know of them."""
+
+    def __init__(self, directory: Path, given: str = OF_INSTALLATION) -> None:
+        self.identity = Authority.make(directory / "identity").issue("mount-d", MOUNT)
+        self.controller = Controller(given, self.identity)
+
+    def told(self, urls: str) -> None:
+        (self.identity.parent / files.CONTROLLERS).write_text(urls)
+
+
+def test_who_asks_the_controllers_of_the_installation_waits_until_there_is_one(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller_module, "LOOK_SECONDS", 0.0)
+    machine = Machine(tmp_path)
+    controller, connection = machine.controller, machine.controller.connect(1)
+    assert not controller.is_known and not controller.find_leader(0.1)
+    with pytest.raises(ConnectionRefusedError, match="the installation has no controller yet"):
+        post(connection, b"1")
+    machine.told("https://127.0.0.1:1")
+    assert controller.is_known and controller.url == "https://127.0.0.1:1"
+    with pytest.raises(OSError, match=r"[Rr]efused"):
+        post(connection, b"2")
+    assert Controller(OF_INSTALLATION, machine.identity).is_known
+
+
+def test_one_of_which_the_machine_was_told_meanwhile_is_asked_when_the_first_is_gone(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "https://127.0.0.1:1")
+    machine.told("https://127.0.0.1:1,https://127.0.0.1:2,http://127.0.0.1:3,nonsense,https://,")
+    machine.controller.left(machine.controller.door, is_gone=True)
+    assert machine.controller.url == "https://127.0.0.1:1,https://127.0.0.1:2"
+    assert machine.controller.door.url == "https://127.0.0.1:2"
+
+
+def test_what_is_no_text_in_place_of_controllers_counts_as_none(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    (machine.identity.parent / files.CONTROLLERS).write_bytes(b"\xff\xfe")
+    assert not Controller(OF_INSTALLATION, machine.identity).is_known
+    assert not Controller(OF_INSTALLATION, tmp_path / "elsewhere" / "identity").is_known
