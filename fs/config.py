@@ -36,7 +36,11 @@ def settings_of(command: click.Command) -> dict[str, click.Parameter]:
 
 def check(command: click.Command, path: Path) -> dict[str, Any]:
     """The values that a daemon would run with, by parameter. Raises what its command line raises; InvalidArgument."""
-    with command.make_context(command.name, ["--config", str(path)]) as context:
+    try:
+        context = command.make_context(command.name, ["--config", str(path)])
+    except click.MissingParameter as error:
+        raise InvalidArgument(f"{path}: it lacks {_key(error.param) if error.param else error}") from None
+    with context:
         for key, each in settings_of(command).items():
             value = context.params[each.name or ""]
             if value is None or value == each.default:

@@ -147,8 +147,9 @@ def start(service: str, instance: str = "") -> None:
     try:
         provider = _provider(service, instance or f"{socket.gethostname()}:{os.getpid()}")
     except ModuleNotFoundError as error:
-        log.warning("no traces are sent: %s is missing; run pip install -e '.[traces]' in a clone of Speedwell",
-                    error.name)
+        from speedwell.fs.command_line import missing  # which is in need of this
+
+        log.warning("no traces are sent: %s", missing(error.name, "traces"))
         return
     except ValueError as error:
         log.warning("no traces are sent: OpenTelemetry refuses the value of an OTEL_… variable: %s", error)

@@ -9,11 +9,14 @@ import click
 
 from speedwell.cluster.commands.output import echo, echo_json
 from speedwell.cluster.errors import InvalidSetting
+from speedwell.fs.command_line import missing
 
-ROLES = {"nameserver": "fs.nameserver.main", "dataserver": "fs.dataserver.main", "mount": "fuse_mount.main",
-         "certificates": "fs.identity.main", "metadata-store": "fs.metadata_store.main",
-         "host-agent": "host_agent.main", "timeslices": "controller.timeslices.main",
-         "controller": "controller.settings"}
+ROLES = {"nameserver": ("fs.nameserver.main", "server"), "dataserver": ("fs.dataserver.main", "server"),
+         "mount": ("fuse_mount.main", "client"), "certificates": ("fs.identity.main", "client"),
+         "metadata-store": ("fs.metadata_store.main", "server"), "host-agent": ("host_agent.main", "server"),
+         "timeslices": ("controller.timeslices.main", "controller"),
+         "controller": ("controller.settings", "controller")}
+"""The module of each, and the extra of the package that brings what it needs."""
 
 
 @click.command("check-config")
@@ -31,7 +34,11 @@ def check_config(file: Path | None, role: str | None, schema: bool) -> None:
         raise InvalidSetting(f"--role: say whose settings these are, one of {', '.join(ROLES)}")
     if (file is None) != schema:
         raise click.UsageError("name a FILE, or a --role with --schema", click.get_current_context())
-    module = importlib.import_module(f"speedwell.{ROLES[chosen]}")
+    name, extra = ROLES[chosen]
+    try:
+        module = importlib.import_module(f"speedwell.{name}")
+    except ModuleNotFoundError as error:
+        raise InvalidSetting(missing(error.name, extra)) from None
     if chosen == "controller":
         if file is None:
             echo_json(module.Settings.model_json_schema())

@@ -86,6 +86,22 @@ def test_a_daemon_that_lacks_a_library_names_the_extra_in_one_line(daemon: str, 
     assert re.fullmatch(rf"speedwell-[a-z-]+: this needs {library}: .*'\.\[{extra}\]'.*\n", told.stderr), told.stderr
 
 
+@pytest.mark.parametrize(("role", "library", "extra"), [
+    ("controller", "pydantic", "controller"), ("timeslices", "numpy", "controller"),
+    ("nameserver", "plyvel", "server")])
+def test_check_config_names_the_extra_of_the_daemon_whose_settings_it_cannot_read(
+        role: str, library: str, extra: str) -> None:
+    program = f"""if True:
+        import sys
+        sys.modules["{library}"] = None
+        from speedwell.cluster.cli import run
+        sys.exit(run(["check-config", "--role", "{role}", "--schema"]))"""
+    told = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False,
+                          timeout=120)
+    assert told.returncode == 1
+    assert re.fullmatch(rf"speedwell: this needs {library}: .*'\.\[{extra}\]'.*\n", told.stderr), told.stderr
+
+
 def test_the_controllers_lease_in_etcd_needs_no_library_of_the_servers() -> None:
     program = "import sys; sys.modules['plyvel'] = None; import speedwell.controller.lease_keeper"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)

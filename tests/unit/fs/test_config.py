@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from pathlib import Path
 
 import click
@@ -25,7 +26,7 @@ DAEMONS = [role for role in ROLES if role != "controller"]
 
 
 def daemon(role: str) -> click.Command:
-    found = importlib.import_module(f"speedwell.{ROLES[role]}").command
+    found = importlib.import_module(f"speedwell.{ROLES[role][0]}").command
     assert isinstance(found, click.Command)
     return found
 
@@ -80,9 +81,9 @@ def test_an_option_that_may_be_repeated_is_a_list(tmp_path: Path) -> None:
     ('directory = "/d"\nrequest_rate = nan', "--request-rate"),
     ('directory = "/d\\u0000"', "directory: it has a null character"),
     ('directory = "/d"\nreplication = 99', "replication"),
-    ("replication = 2", "--directory"),
+    ("replication = 2", "it lacks directory"),
     ("directory", "it is no TOML"),
-    ("", "--directory"),
+    ("", "it lacks directory"),
 ])
 def test_what_is_wrong_is_named(text: str, complaint: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(speedwell, ["check-config", str(write(tmp_path, text))])
@@ -98,6 +99,13 @@ def test_a_dataserver_s_names_are_checked(wrong: str, tmp_path: Path) -> None:
     path = write(tmp_path, "\n".join(f"{name} = {each}" for name, each in {**good, key: value}.items()))
     with pytest.raises(click.BadParameter, match="is no"):
         config.check(daemon("dataserver"), path)
+
+
+def test_a_file_that_lacks_what_has_to_be_said_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "nameserver.toml"
+    file.touch()
+    with pytest.raises(InvalidArgument, match=rf"^{re.escape(str(file))}: it lacks directory$"):
+        config.check(nameserver, file)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
