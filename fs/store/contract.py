@@ -1,6 +1,6 @@
 """What the nameserver asks of a key-value store: ordered keys, range reads, atomic batches."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 IDENTITY_KEY = b"\x00namespace"
@@ -29,6 +29,9 @@ class Store(Protocol):
 
     def get(self, key: bytes) -> bytes | None:
         """The value of `key`, None if there is none."""
+
+    def get_all(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        """The value of each. Meant for keys that lie side by side: what is between them may be read too."""
 
     def iterate(self, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Pairs with start <= key < stop (no end if `stop` is None), in the order of the keys' bytes.

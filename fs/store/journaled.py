@@ -6,7 +6,7 @@ are carried out again.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from speedwell.fs.errors import DatabaseDamaged, StorageFailed
@@ -90,6 +90,9 @@ class JournaledStore:
 
     def get(self, key: bytes) -> bytes | None:
         return self._store.get(key)
+
+    def get_all(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        return self._store.get_all(keys)
 
     def iterate(self, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         return self._store.iterate(max(start, HIDDEN_END), stop)

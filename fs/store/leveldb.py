@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,10 @@ class LevelDBStore:
         except (plyvel.Error, RuntimeError) as error:
             raise self._failed("read", error) from error
         return value
+
+    def get_all(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        found = dict(self.iterate(min(keys), max(keys) + b"\0")) if keys else {}
+        return [found.get(key) for key in keys]
 
     def iterate(self, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         return self._iterate(start, stop, include_value=True)

@@ -2,7 +2,7 @@
 
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from speedwell.fs.errors import StorageFailed
 from speedwell.fs.store.contract import Batch
@@ -20,6 +20,9 @@ class MemoryStore:
     def get(self, key: bytes) -> bytes | None:
         self._check_open()
         return self._values.get(key)
+
+    def get_all(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        return [self.get(key) for key in keys]
 
     def iterate(self, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         self._check_open()

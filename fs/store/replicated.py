@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from speedwell.fs.errors import NoSpace, NotLeader, StorageFailed
 from speedwell.fs.etcd_client import EtcdClient, Watching
@@ -63,6 +63,10 @@ class ReplicatedStore:
     def get(self, key: bytes) -> bytes | None:
         self._require_leadership()
         return self._mirror.get(MIRROR_DATA + key)
+
+    def get_all(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        self._require_leadership()
+        return self._mirror.get_all([MIRROR_DATA + key for key in keys])
 
     def iterate(self, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         self._require_leadership()

@@ -19,7 +19,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -152,6 +152,9 @@ class SharedStore(ReplicatedStore):
             return super().get(key)
         self._require_leadership()
         return self._others.get(key)
+
+    def get_all(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        return [self.get(key) for key in keys]      # each of its owner
 
     def iterate(self, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Names in another owner's directory come from etcd. What reaches over several blocks comes from the mirror,

@@ -7,7 +7,7 @@ One thread at a time (the service holds a lock).
 """
 
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from speedwell.fs import paths, slots
@@ -27,6 +27,8 @@ from speedwell.fs.nameserver.namespace.quotas import Quotas
 from speedwell.fs.proto.speedwell_pb2 import InodeRecord
 from speedwell.fs.store import Batch, Store, end_of_prefix
 
+READ_FOR_EACH = 2
+"""So many records are read together for each that is wanted: one by one takes three times as long."""
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -212,6 +214,13 @@ class Tree:
         if value is None:
             raise StorageFailed(f"the record of inode {number} is missing")
         return value
+
+    def records(self, numbers: Sequence[int]) -> list[bytes]:
+        """The same for several; those of files made one after the other lie side by side and are read together."""
+        if not numbers or max(numbers) - min(numbers) >= len(numbers) * READ_FOR_EACH:
+            return [self.record(number) for number in numbers]
+        found = self._store.get_all([records.inode_key(number) for number in numbers])
+        return [self.record(number) if value is None else value for number, value in zip(numbers, found, strict=True)]
 
     def _inode(self, number: int) -> Inode:
         return Inode.decode(number, self.record(number))

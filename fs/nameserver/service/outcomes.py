@@ -13,7 +13,7 @@ A change that was refused leaves no record: asked again it is decided again, whi
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from speedwell.fs.errors import InvalidArgument, NotAuthorised, SpeedwellError
 from speedwell.fs.nameserver.namespace import namespace_records as records
@@ -145,6 +145,10 @@ class Outcomes:
         if pending is not None and key in pending.changes:
             return pending.changes[key]
         return self._store.get(key)
+
+    def get_all(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        """The same for each."""
+        return self._store.get_all(keys) if self._pending is None else [self.get(key) for key in keys]
 
     def iterate(self, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Without what `once` has under way."""

@@ -130,13 +130,13 @@ class NameserverService:
         with self.guard:
             directory, found, more = self._namespace.names(request.path, after, limit)
             names, kinds, inodes = zip(*found, strict=True) if found else ((), (), ())
-            records = ((number, self._namespace.record(number)) for number in inodes)
             if request.columns:     # of which as many as one answer has always fit into a frame
                 return pb.ListReply(
-                    names=names, inodes=inodes, kinds=bytes(kinds),
-                    statuses=self._wire.statuses(records) if request.statuses else b"",
+                    names=names, inodes=inodes, kinds=bytes(kinds), statuses=self._wire.statuses(
+                        inodes, self._namespace.records(inodes)) if request.statuses else b"",
                     more=more, directory=self._wire.of(directory)).SerializeToString()
-            entries = self._wire.entries((name, *record) for name, record in zip(names, records, strict=True))
+            entries = self._wire.entries((name, number, self._namespace.record(number))
+                                         for name, number in zip(names, inodes, strict=True))
             fitting, cut = requests.page(entries, len)
             rest = pb.ListReply(more=more or cut, directory=self._wire.of(directory))
         return b"".join((*fitting, rest.SerializeToString()))

@@ -81,11 +81,12 @@ class WireAttributes:
                 known.token_until = now + (self._token_kept_seconds if token else 0)
             yield _entry(name, known.own + rest + known.token)
 
-    def statuses(self, inodes: Iterable[tuple[int, bytes]]) -> bytes:
+    def statuses(self, inodes: Sequence[int], records: Sequence[bytes]) -> bytes:
         """The `file_status.STATUS` of each, from their numbers and records."""
         known, none = self._statuses.get, (b"", b"")
         return b"".join([status if record == made_of else self._status(number, record)
-                         for number, record in inodes for made_of, status in (known(number, none),)])
+                         for number, record in zip(inodes, records, strict=True)
+                         for made_of, status in (known(number, none),)])
 
     def replicas(self, numbers: Sequence[int]) -> Sequence[pb.Replica]:
         return [self.replica(server, alive)

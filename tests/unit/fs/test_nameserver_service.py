@@ -468,6 +468,21 @@ def test_a_listing_in_columns_tells_what_stat_does(bench: Bench) -> None:
     assert (atime, atime_ns, mtime, mtime_ns) == (5, 6, -1, 10**9 - 1)
 
 
+@pytest.mark.parametrize("others", [0, 1, 100])
+def test_a_listing_tells_the_same_of_files_whether_their_inodes_lie_side_by_side_or_apart(bench: Bench, others: int
+                                                                                          ) -> None:
+    bench.service.make_directory(pb.MakeDirectoryRequest(path=b"/d", mode=0o755))
+    made = {}
+    for number in (3, 1, 2):
+        made[b"%d" % number] = bench.create(b"/d/%d" % number, uid=number).inode
+        for other in range(others):
+            bench.create(b"/%d.%d" % (number, other))
+    reply = bench.list(pb.ListRequest(path=b"/d", columns=True, statuses=True))
+    assert dict(zip(reply.names, reply.inodes, strict=True)) == made
+    assert [(each[0], each[11]) for each in STATUS.iter_unpack(reply.statuses)] == [
+        (made[b"%d" % number], number) for number in (1, 2, 3)]
+
+
 def test_a_listing_in_columns_goes_on_after_a_name(bench: Bench) -> None:
     for number in range(5):
         bench.create(b"/f%d" % number)

@@ -54,6 +54,12 @@ def test_an_empty_value_is_a_value(store: Store) -> None:
     assert store.get(b"key") is None
 
 
+def test_the_values_of_several_keys_come_in_their_order(store: Store) -> None:
+    store.write(batch_of((b"a", b"1"), (b"b", b""), (b"bb", b"2"), (b"c", b"3"), (b"d", b"4")))
+    assert list(store.get_all([b"c", b"a", b"no", b"b", b"c"])) == [b"3", b"1", None, b"", b"3"]
+    assert list(store.get_all([])) == []
+
+
 def test_the_last_change_of_a_key_in_a_batch_wins(store: Store) -> None:
     store.write(batch_of((b"a", b"1"), (b"a", None), (b"b", None), (b"b", b"2")))
     assert store.get(b"a") is None
