@@ -6,6 +6,7 @@ import struct
 from speedwell.fs.proto import speedwell_pb2 as pb
 
 STATUS = struct.Struct("<3Q3q10I")
+MODE_AND_LINKS = struct.Struct("<60xII20x")   # of a STATUS
 PREFERRED_IO_BYTES = 128 * 1024  # what programs such as cp and cat take as their block
 LISTED_BYTES = 256 * 1024   # what the C library takes to list a directory, and the kernel asks for: 1,638 short names
 SPECIAL_KINDS: dict[int, int] = {

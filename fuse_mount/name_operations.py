@@ -9,14 +9,23 @@ from typing import Any
 
 from speedwell.fs import paths, units
 from speedwell.fs.errors import NoSuchAttribute, NoSuchFile, SpeedwellError
-from speedwell.fs.file_status import CAPABILITIES, PREFERRED_IO_BYTES, SET_ID_BITS, SPECIAL_KINDS, STATUS
+from speedwell.fs.file_status import (
+    CAPABILITIES,
+    MODE_AND_LINKS,
+    PREFERRED_IO_BYTES,
+    SET_ID_BITS,
+    SPECIAL_KINDS,
+    STATUS,
+)
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.proto.speedwell_pb2 import Attributes
+from speedwell.fuse_mount.listers import LEAST_ENTRIES
 from speedwell.fuse_mount.shared import ONE_CALL_SECONDS, Listing, SharedState, Status, ToldStale
 
 FRAGMENT_BYTES = 4096
 NAME_MAX_BYTES = 255
 OWN_ENTRIES = 2     # `.` and `..`
+LINKS_OF_LEAF = 2   # its name and its `.`
 # 64 bits of nanoseconds: 1677 to 2262. What is beyond becomes the first or the last, as on other filesystems.
 MAX_TIME_NS = 2**63 - 1
 RENAME_NOREPLACE = 1
@@ -60,6 +69,12 @@ class NameOperations(SharedState):
     # ------------------------------------------------------------------ inodes that the kernel has
 
     def lookup(self, directory: int, name: bytes) -> Status:
+        status = self._look_up(directory, name)
+        if self._listers and not stat.S_ISDIR(MODE_AND_LINKS.unpack(status.packed)[0]):
+            self._listers.looked_up(self._kernel.caller().process)
+        return status
+
+    def _look_up(self, directory: int, name: bytes) -> Status:
         path, told = paths.below(directory, name), self._told()
         if told is None:
             known = self._metadata.known(path)
@@ -235,11 +250,33 @@ class NameOperations(SharedState):
             for column in (listing.names, listing.inodes, listing.kinds):
                 del column[begin:]
             listing.has_more = True
-        listed = len(listing.names)
+        listed, page = len(listing.names), room if statuses and not offset else 0
         if listing.has_more and (begin >= listed or (not statuses and listed - begin < room)):
-            self._list_on(inode, listing, b"" if listed == OWN_ENTRIES else listing.names[-1], statuses=statuses,
-                          page=room if statuses and not offset else 0)
+            wants = statuses and not (page and self._wants_names_alone(inode))
+            self._list_on(inode, listing, b"" if listed == OWN_ENTRIES else listing.names[-1], statuses=wants,
+                          page=page)
+            if wants and page and len(listing.names) >= LEAST_ENTRIES:
+                self._leave_one_out(inode, listing)
         return listing
+
+    def _wants_names_alone(self, inode: int) -> bool:
+        """Of a directory without others in it, which every program that walks a tree looks up."""
+        if not self._listers.wants_names_alone(self._kernel.caller().process, time.monotonic()):
+            return False
+        links = self._nodes.links(inode)
+        if not links:
+            known = self._metadata.known(paths.of_inode(inode))
+            links = 0 if known is None else known.link_count
+        return links == LINKS_OF_LEAF
+
+    def _leave_one_out(self, directory: int, listing: Listing) -> None:
+        """The first file, if the kernel has to ask for it: who walks a tree comes to it before the next directory."""
+        program, now, place = self._kernel.caller().process, time.monotonic(), OWN_ENTRIES
+        if (listing.statuses and now < listing.until and listing.kinds[place] != pb.DIRECTORY
+                and listing.inodes[place] not in self._nodes and self._listers.is_new(program, now)):
+            listing.left_out = listing.inodes[place]
+            self._listers.left_out(program, now)
+            self._ahead = directory, {listing.names[place]: place}, listing
 
     def _list_on(self, directory: int, listing: Listing, after: bytes, *, statuses: bool, page: int) -> None:
         reply, listing.moment, until = self._metadata.list_columns(paths.of_inode(directory), after,
@@ -267,6 +304,8 @@ class NameOperations(SharedState):
         unknown = self._metadata.changed_since(listing.moment, inodes)
         if self._files:
             unknown.update(inode for inode in inodes if self._files.by_inode(inode) is not None)
+        if listing.left_out:
+            unknown.add(listing.left_out)
         places = range((begin - listing.first) * STATUS.size, (end - listing.first) * STATUS.size, STATUS.size)
         statuses = [listing.statuses[at:at + STATUS.size] for at in places]
         found = list(zip(inodes, listing.names[begin:end], statuses, strict=True))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from speedwell.fs.file_status import NS
+from speedwell.fs.file_status import MODE_AND_LINKS, NS
 from speedwell.fs.proto.speedwell_pb2 import Attributes
 
 TOLD = struct.Struct("<8xQ16xqq4xII28x")  # what nodes keep of a STATUS (`speedwell.fs.file_status`)
@@ -45,6 +45,14 @@ class Nodes:
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+    def __contains__(self, inode: int) -> bool:
+        return inode in self._nodes
+
+    def links(self, inode: int) -> int:
+        """How many links an inode had when a listing found it; 0: not known, or it was used since."""
+        known = self._nodes.get(inode)
+        return int(MODE_AND_LINKS.unpack(known[2])[1]) if isinstance(known, tuple) else 0
 
     def get(self, inode: int) -> Node:
         """What is known about an inode; it is kept if the kernel has it."""

@@ -19,6 +19,7 @@ from speedwell.fs.proto.speedwell_pb2 import Attributes
 from speedwell.fuse_mount.binding import MAX_WAITERS
 from speedwell.fuse_mount.door import ROOT_INODE
 from speedwell.fuse_mount.libfuse import Session as Kernel
+from speedwell.fuse_mount.listers import Listers
 from speedwell.fuse_mount.nodes import Nodes
 from speedwell.fuse_mount.open_files import OpenFiles
 
@@ -42,7 +43,8 @@ class Status(NamedTuple):
 @dataclass
 class Listing:
     """What an open directory has, as far as it was listed, in columns: `.`, `..` and its entries. Of those from
-    `first` on, `statuses` are as of `moment` (`MetadataClient.changed_since`), and may be told until `until`."""
+    `first` on, `statuses` are as of `moment` (`MetadataClient.changed_since`), and may be told until `until`; that of
+    the inode `left_out` is not (`Listers`)."""
 
     names: list[bytes]
     inodes: list[int]
@@ -52,6 +54,7 @@ class Listing:
     moment: int = 0
     until: float = 0.0
     has_more: bool = True
+    left_out: int = 0
 
 
 @dataclass
@@ -88,6 +91,7 @@ class SharedState:
         self._locks_used = False
         self._listings: dict[int, Listing] = {}
         self._look_ahead = LookAhead()
+        self._listers = Listers()
         self._ahead: tuple[int, dict[bytes, int], Listing] = 0, {}, Listing([], [], bytearray())
         """What is likely to be looked up next: a directory, places of names in its listing, the listing."""
         self._listing_numbers = itertools.count(1)

@@ -153,3 +153,76 @@ def test_names_that_go_one_after_the_other_are_looked_up_in_pages_and_never_as_t
     for gone in (names[279], names[-1]):
         with pytest.raises(NoSuchFile):
             mount.lookup(directory, gone)
+
+
+class Programs:
+    """A mount without a kernel, and who asks it."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.process = 77
+        self.mount = SpeedwellOperations(
+            cluster.client(metadata_cache_seconds=60.0),
+            SimpleNamespace(caller=lambda: Caller(0, 0, self.process, 0)))  # type: ignore[arg-type]
+
+    def names_told_of(self, directory: int, count: int) -> list[str]:
+        """Of a directory with so many entries, those whose attributes come with the listing."""
+        number = self.mount.opendir(directory)
+        listing = self.mount.entries(directory, number, 0, 1000, statuses=True)
+        assert len(listing.names) == 2 + count and not listing.has_more
+        statuses, _ = self.mount.looked_up(directory, listing, 0, 2 + count)
+        self.mount.releasedir(number)
+        return [os.fsdecode(name) for name, status in zip(listing.names, statuses, strict=True) if status]
+
+
+def test_a_program_that_looks_at_no_file_is_told_of_directories_alone(cluster: LocalCluster) -> None:
+    client = cluster.client()
+    client.mkdir("/walked")
+    for directory in "abcd":
+        client.mkdir(f"/walked/{directory}")
+    names = sorted([fill(cluster, f"/walked/{directory}", 100) for directory in "abcd"].pop())
+    walked, a, b, c, d = (client.lookup(path).inode for path in (
+        "/walked", "/walked/a", "/walked/b", "/walked/c", "/walked/d"))
+    programs = Programs(cluster)
+    assert programs.names_told_of(walked, 4) == ["a", "b", "c", "d"]
+    assert programs.names_told_of(a, 100) == names[1:]      # the first is left out to see who looks it up
+    assert programs.names_told_of(b, 100) == []
+    assert programs.names_told_of(walked, 4) == ["a", "b", "c", "d"]
+    programs.mount.lookup(walked, b"c")
+    assert programs.names_told_of(c, 100) == []             # to look up a directory tells nothing
+    programs.process += 1
+    assert programs.names_told_of(b, 100) == names[1:]
+    programs.process -= 1
+    found = programs.mount.lookup(d, os.fsencode(names[50]))
+    assert found.inode == client.lookup(f"/walked/d/{names[50]}").inode
+    assert programs.names_told_of(c, 100) == names
+
+
+def test_of_what_was_left_out_the_mount_knows_what_the_nameserver_said(
+        cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = cluster.client()
+    client.mkdir("/left-out")
+    names = sorted(fill(cluster, "/left-out", 100))
+    directory, first = client.lookup("/left-out").inode, client.lookup(f"/left-out/{names[0]}")
+    programs = Programs(cluster)
+    assert programs.names_told_of(directory, 100) == names[1:]
+    with monkeypatch.context() as without_nameserver:
+        without_nameserver.setattr(programs.mount._client.metadata, "_call", None)
+        assert programs.mount.lookup(directory, os.fsencode(names[0])).inode == first.inode
+    programs.process += 1
+    assert programs.names_told_of(directory, 100) == names  # the kernel has them all
+
+
+def test_programs_that_walk_and_look_see_what_is_there(here: Path, there: Path) -> None:
+    sizes = {}
+    for directory in range(4):
+        (here / str(directory)).mkdir()
+        for number in range(70):
+            path = Path(str(directory)) / f"{number:03}"
+            sizes[str(path)] = directory * 100 + number
+            (here / path).write_bytes(bytes(sizes[str(path)]))
+    for options in ([], ["-printf", "%s %P\\n"], []):
+        listed = run("find", there, "-type", "f", *options).split("\n")[:-1]
+        assert sorted(listed) == sorted(
+            f"{size} {path}" if options else str(there / path) for path, size in sizes.items())
+    run("rm", "-r", *there.iterdir())
+    assert os.listdir(here) == []
