@@ -95,9 +95,11 @@ class Membership:
         self._routes.set(self._ownership.answered)
         self._ready = set(incoming)
         waiting = set(self._ownership.incoming)
+        silent: set[Peer | None] = set()
         for block in [IPv4Network(each["block"]) for each in orders["incoming"] if each["take"]]:
-            if block in waiting:
-                self._take(block)
+            # One that does not answer has perhaps given the block up: it is asked again before it is for others.
+            if block in waiting and incoming[block] not in silent and not self._take(block):
+                silent.add(incoming[block])
         for block in self._ownership.fetching:
             thread = self._fetching.get(block)
             if thread is None or not thread.is_alive():
@@ -105,11 +107,13 @@ class Membership:
                 self._fetching[block].start()
         return float(orders["again_seconds"])
 
-    def _take(self, block: IPv4Network) -> None:
+    def _take(self, block: IPv4Network) -> bool:
         try:
             self._ownership.take(block)
         except SpeedwellError as error:
             log.debug("%s is taken later: %s", block, error)
+            return False
+        return True
 
     def _fetch(self, block: IPv4Network) -> None:
         try:

@@ -158,23 +158,30 @@ class Ownership:
     def get(self, key: bytes, asker: str = "") -> bytes | None:
         """What comes from the `asker`'s address is not forwarded there. Raises NotMine, StorageFailed."""
         with self._key(key, asker) as holding:
-            value = self._engine.get(key) if holding.is_owned else None
-            if value is None and (holding.former is not None or not holding.is_owned):
-                value = _bytes(self._ask(holding, b"GET" if not holding.is_owned else b"FETCH", key))
-                if value is not None and holding.is_owned:
-                    self._engine.put(key, value)
-            return value
+            if holding.is_owned:
+                return self._value(key, holding)
+        return _bytes(self._ask(holding, b"GET", key))
+
+    def _value(self, key: bytes, holding: Holding) -> bytes | None:
+        value = self._engine.get(key)
+        if value is None and holding.former is not None:
+            value = _bytes(self._ask(holding, b"FETCH", key))
+            if value is not None:
+                self._engine.put(key, value)
+        return value
 
     def put(self, key: bytes, value: bytes, asker: str = "") -> None:
         """As `get`."""
         with self._key(key, asker) as holding:
             if holding.is_owned:
                 self._engine.put(key, value)
-            else:
-                self._ask(holding, b"SET", key, value)
+                return
+        self._ask(holding, b"SET", key, value)
 
     @contextmanager
     def _key(self, key: bytes, asker: str) -> Iterator[Holding]:
+        """Whose a key is, which stays so: it is locked. Nobody may forward meanwhile: the other one can be forwarding
+        to us, and both would wait until they give up."""
         with self._key_locks[hash(key) % KEY_LOCKS]:
             holding = self._holding(address_of(key), asker)
             if holding.is_owned or holding.former is None or holding.former.host != asker:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -16,7 +17,7 @@ from speedwell.fs.metadata_store import wire
 from speedwell.fs.metadata_store.addresses import PREFIX, address_of
 from speedwell.fs.metadata_store.engines import STATE_KEY, LevelDBEngine
 from speedwell.fs.metadata_store.ownership import NotMine, Ownership
-from speedwell.fs.metadata_store.peers import Peer, call_peer
+from speedwell.fs.metadata_store.peers import TIMEOUT_SECONDS, Peer, call_peer
 from speedwell.fs.metadata_store.server import COMMANDS, MetadataServer
 from speedwell.fs.metadata_store.wire import Refused
 from tests.waiting import wait_until
@@ -29,11 +30,11 @@ IN_LOW = [key for key in KEYS if address_of(key) in LOW]
 
 
 class Node:
-    def __init__(self, host: str, directory: Path, *blocks: IPv4Network) -> None:
+    def __init__(self, host: str, directory: Path, *blocks: IPv4Network, port: int = 0) -> None:
         self.engine = LevelDBEngine(directory, sync=False)
-        self.ownership = Ownership(self.engine, f"{host}:0")
+        self.ownership = Ownership(self.engine, f"{host}:{port}")
         self.ownership.set_owned(blocks)
-        self.server = MetadataServer((host, 0), self.engine, self.ownership)
+        self.server = MetadataServer((host, port), self.engine, self.ownership)
         self.peer = Peer(host, self.server.server_address[1])
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
@@ -230,3 +231,24 @@ def test_a_server_that_speaks_another_version_of_the_commands_is_left_with_a_wor
         call_peer(nodes[1].peer, b"PING")
     monkeypatch.delitem(COMMANDS, b"VERSION")       # as a server of before the first version had it
     assert call_peer(nodes[1].peer, b"PING") == b"PONG"
+
+
+def test_two_that_forward_to_each_other_while_a_block_changes_hands_do_not_wait_for_each_other(nodes):
+    former, new = nodes
+    order(former, new, LOW)
+    former.ownership.release(LOW, NEW)      # and the new one has not heard the answer yet
+    slowest = []
+
+    def ask(node: Node) -> None:
+        for _ in range(100):
+            began = time.monotonic()
+            with contextlib.suppress(NotMine):
+                node.ownership.get(IN_LOW[0])
+            slowest.append(time.monotonic() - began)
+
+    threads = [threading.Thread(target=ask, args=(node,)) for node in nodes for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(slowest) < TIMEOUT_SECONDS
