@@ -132,7 +132,7 @@ class Metadata:
         return max(self.answered(process, log, half) for process, log in sent)
 
     def answered(self, process: subprocess.Popen[bytes], log: Path, number: int) -> float:
-        assert process.wait(580) == 0, log.read_text()
+        assert process.wait(1200) == 0, log.read_text()
         right, slowest, _ = log.read_text().splitlines()[-1].split()
         assert int(right) == number
         return float(slowest)
@@ -193,7 +193,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metadata]:
         yield site
 
 
-@pytest.mark.parametrize("number", [2000, pytest.param(20000, marks=[pytest.mark.full, pytest.mark.timeout(1500)])])
+@pytest.mark.parametrize("number", [2000, pytest.param(20000, marks=[pytest.mark.full, pytest.mark.timeout(5400)])])
 def test_requests_to_as_many_addresses_reach_no_controller_and_teach_it_no_host(site, number):
     hosts = site.hosts()
     for host in site.running.fabric.hosts:
@@ -224,7 +224,7 @@ def test_packets_from_a_forged_address_of_a_key_are_not_delivered(site):
         listener.wait()
 
 
-@pytest.mark.parametrize("number", [1000, pytest.param(20000, marks=[pytest.mark.full, pytest.mark.timeout(1500)])])
+@pytest.mark.parametrize("number", [1000, pytest.param(20000, marks=[pytest.mark.full, pytest.mark.timeout(5400)])])
 def test_with_the_controller_killed_all_is_answered_and_the_next_one_changes_nothing(site, number):
     blocks, tables = site.blocks(), _tables(site)
     site.running.kill_controller()
