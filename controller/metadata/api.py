@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from ipaddress import IPv4Address
 from typing import Annotated, Protocol
 
 from pydantic import Field
@@ -18,6 +19,7 @@ from speedwell.controller.metadata.book import (
     Server,
     UnknownMetadataServer,
 )
+from speedwell.controller.metadata.hot_book import HotBook, Said
 from speedwell.controller.metadata.models import prefix_of, text_of
 from speedwell.controller.metadata.owners import SlotOwner, SlotOwners
 from speedwell.controller.metadata.owners import prefix_of as slots_of
@@ -45,6 +47,7 @@ class MetadataService(Protocol):
     def remove(self, host: str, lost: bool) -> None: ...
 
     owners: SlotOwners
+    hot: HotBook
 
     def announce_owner(self, said: SlotOwner) -> None: ...
 
@@ -70,7 +73,11 @@ class MetadataApi:
             body.host, body.port, body.id, time.monotonic(), tuple(map(prefix_of, body.owned)),
             tuple(map(prefix_of, body.ready)), {prefix_of(each.block): each.host for each in body.fetching},
             tuple(body.members)))
-        book, host = self._service.book, body.host
+        book, host, hot = self._service.book, body.host, self._service.hot
+        replicated = [(address, book.asked_for(address)) for address in sorted(hot.replicated(host))]
+        hot.said(host, Said(body.reads, {int(IPv4Address(ip)): reads for ip, reads in body.hottest.items()},
+                            frozenset([*(int(IPv4Address(ip)) for ip in body.answers_for),
+                                       *(address for address, owner in replicated if owner == host)])))
         moves = [each for each in book.transfers if host in (each.source, each.target)]
         return models.Orders(
             may_own=None if book.layout is None else list(map(text_of, book.may_own(host))),
@@ -80,6 +87,10 @@ class MetadataApi:
             leaving=[models.Leaving(block=text_of(each.block), host=each.target)
                      for each in moves if each.source == host],
             members=book.members,
+            replicas=[models.Replica(address=str(IPv4Address(address)), host=owner)
+                      for address, owner in replicated if owner is not None and owner != host],
+            spread=[str(IPv4Address(address)) for address in sorted(hot.addresses)
+                    if book.asked_for(address) == host],
             again_seconds=SOON_SECONDS if moves or book.layout is None else LATER_SECONDS)
 
     @route("DELETE", "/v1/metadata/servers/{host}", summary="A metadata server is to leave", tag="metadata",
@@ -106,7 +117,16 @@ class MetadataApi:
         return models.MetadataServers(servers=found, is_settled=book.layout is not None,
                                       awaited=sorted(book.awaited),
                                       busiest_over_mean=max(shares) * len(shares) / sum(shares) if sum(shares)
-                                      else None)
+                                      else None, hot_keys=self._hot_keys())
+
+    def _hot_keys(self) -> list[models.HotKey]:
+        hot = self._service.hot
+        replicas: dict[int, set[str]] = {}
+        for (_, address), servers in hot.in_force.items():
+            replicas.setdefault(address, set()).update(servers)
+        rates = hot.rates
+        return [models.HotKey(address=str(IPv4Address(address)), reads=rates.get(address, 0.0),
+                              replicas=sorted(servers)) for address, servers in sorted(replicas.items())]
 
     @route("GET", "/v1/metadata/blocks", summary="Who owns which keys", tag="metadata",
            response=models.MetadataBlocks)
@@ -146,5 +166,5 @@ class MetadataApi:
         roles = Counter(map(role_of, entries))
         return models.MetadataTables(
             dpid=dpid, switch_name=self._state.name_of(dpid), servers=roles["servers"], racks=roles["racks"],
-            pods=roles["pods"], sources=roles["sources"], fixed=roles["fixed"], total=len(entries),
+            pods=roles["pods"], sources=roles["sources"], hot=roles["hot"], fixed=roles["fixed"], total=len(entries),
             paper=self._service.paper_entries(dpid), limit=self._state.settings.metadata_entries)

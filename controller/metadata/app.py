@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
 
@@ -15,6 +16,7 @@ from speedwell.controller.metadata.book import (
     MetadataServerRefused,
     Server,
 )
+from speedwell.controller.metadata.hot_book import HotBook, Place
 from speedwell.controller.metadata.metrics import MetadataMetrics
 from speedwell.controller.metadata.owners import SlotOwner, SlotOwners
 from speedwell.controller.metadata.steering import TABLE, Steering
@@ -44,15 +46,16 @@ class Metadata(Application):
         rest = services.get(RestApplication)
         self.book = MetadataBook(self._above, self._require_space, time.monotonic())
         self.owners = SlotOwners(lambda blocks: self._require_space(blocks, SLOTS))
+        self.hot = HotBook(self._room_for_hot_keys)
         self._listens_until = time.monotonic() + SETTLE_SECONDS
         self._metrics = MetadataMetrics(rest.metrics)
         self._metrics.servers.set_function(lambda: len(self.book.servers))
         self._metrics.silent.set_function(lambda: sum(
             time.monotonic() - server.heard_at > SILENT_SECONDS for server in self.book.servers.values()))
         self._metrics.moving.set_function(lambda: len(self.book.transfers))
-        self._steering: tuple[tuple[int, int, int], list[Steering]] | None = None
+        self._steering: tuple[tuple[int, int, int, int], list[Steering]] | None = None
         self._paper_tables: tuple[tuple[tuple[str, ...], int], Tables] | None = None
-        self._planned: tuple[int, int, bool] = (0, 0, False)
+        self._planned: tuple[int, int, int, bool] = (0, 0, 0, False)
         rest.register(MetadataApi(self, self._state))
 
     def start(self) -> None:
@@ -122,18 +125,22 @@ class Metadata(Application):
         return self.book.layout is None and (bool(self.book.servers or self.book.awaited) or not self.owners.said)
 
     def _current(self) -> list[Steering]:
-        key = self.book.version, self.owners.version, self._state.network.version
+        key = self.book.version, self.owners.version, self.hot.version, self._state.network.version
         if self._steering is None or self._steering[0] != key:
-            self._steering = key, [self._steer(self.book.blocks, self.book.senders, self.book.also),
+            senders = self.book.senders
+            for server, prefixes in self.hot.senders.items():
+                senders[server] = [*senders.get(server, ()), *prefixes]
+            self._steering = key, [self._steer(self.book.blocks, senders, self.book.also, hot=self.hot.in_force),
                                    self._steer(self.owners.blocks, self.owners.senders, space=SLOTS)]
         return self._steering[1]
 
     def _steer(self, blocks: Mapping[str, Sequence[Prefix]], senders: Mapping[str, Sequence[Prefix]],
-               also: Also = (), space: Prefix = SPACE) -> Steering:
+               also: Also = (), space: Prefix = SPACE, hot: Mapping[Place, tuple[str, ...]] | None = None
+               ) -> Steering:
         hosts = self._state.hosts
         places = {server: hosts[server] for server in (*blocks, *senders) if server in hosts}
         return Steering(blocks, senders, places, frozenset(self._state.edge_switches()), self._state.switch_ports(),
-                        self._forwarding.planner.default_route, also, space)
+                        self._forwarding.planner.default_route, also, space, hot or {})
 
     def _require_space(self, blocks: Mapping[str, Sequence[Prefix]], space: Prefix = SPACE) -> None:
         """Raises TableFull, which names a switch that would have more entries than it may."""
@@ -142,15 +149,29 @@ class Metadata(Application):
             if (count := len(steering.entries(dpid))) > limit:
                 raise TableFull(self._state.name_of(dpid), count, limit)
 
+    def _room_for_hot_keys(self) -> int:
+        """For so many hot keys the fullest edge switch has space: each costs an entry a replica, and as many beside
+        it for their sources."""
+        steering = self._steer(self.book.blocks, self.book.blocks)
+        if not steering.racks:
+            return 0
+        busiest = max(Counter(place.dpid for place in steering.places.values()).values())
+        held = max(len(steering.entries(dpid)) for dpid in steering.racks)
+        return max((self._state.settings.metadata_entries - held) // (2 * busiest), 0)
+
     def _above(self, hosts: Sequence[str]) -> Mapping[str, tuple[Node, ...]]:
         return nodes_above(self._state.network, [host for host in hosts if host in self._state.network])
 
     def _go_on(self) -> None:
-        self.book.go_on(time.monotonic())
-        version = self.book.version
-        if (planned := (version, self.owners.version, self._listens)) != self._planned:
+        now = time.monotonic()
+        self.book.go_on(now)
+        if not self._listens:
+            self.hot.go_on(now, self.book.layout, {
+                host for host, server in self.book.servers.items() if now - server.heard_at <= SILENT_SECONDS})
+        version, hot_version = self.book.version, self.hot.version
+        if (planned := (version, self.owners.version, hot_version, self._listens)) != self._planned:
             self._planned = planned
             self._forwarding.plan_systems_tables()
-        if not self._listens and self.book.synced_version < version \
+        if not self._listens and (self.book.synced_version < version or self.hot.synced_version < hot_version) \
                 and self._forwarding.wait_until_synced(SYNC_SECONDS) and self._forwarding.is_in_force:
-            self.book.synced_version = version
+            self.book.synced_version, self.hot.synced_version = version, hot_version

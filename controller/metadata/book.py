@@ -326,6 +326,11 @@ class MetadataBook:
         return [(each.block, each.target, each.source) if each.phase is Phase.PREPARING
                 else (each.block, each.source or each.target, each.target) for each in self.transfers]
 
+    def asked_for(self, address: int) -> str | None:
+        """Where requests for an address are sent."""
+        return next((host for host, prefixes in self.blocks.items()
+                     if any(first <= address < first + size((first, length)) for first, length in prefixes)), None)
+
     def may_own(self, host: str) -> list[Prefix]:
         """The blocks that a server may go on to own."""
         return list(_merged([*self.blocks.get(host, ()),

@@ -33,6 +33,16 @@ class Fetching(InputModel):
     host: Ipv4
 
 
+def _address(ip: str) -> str:
+    _block(f"{ip}/32")
+    return ip
+
+
+KeyAddress = Annotated[Ipv4, AfterValidator(_address), Field(description="Of a key, within 100.64.0.0/10.")]
+MOST_HOT = 512
+Rate = Annotated[float, Field(ge=0, le=1e9, description="Reads a second.")]
+
+
 class Announcement(InputModel):
     """A metadata server says what it is about. It does so again and again."""
 
@@ -45,6 +55,11 @@ class Announcement(InputModel):
     fetching: list[Fetching] = Field(default=[], max_length=MOST_BLOCKS)
     members: list[Ipv4] = Field(default=[], max_length=MOST_SERVERS, description="Of the last orders, for a "
                                 "controller that has just started: it gives nobody the keys of missing servers.")
+    reads: Rate = 0.0
+    hottest: dict[KeyAddress, Rate] = Field(default={}, max_length=MOST_HOT, description="Reads a second of the "
+                                            "addresses that are read most.")
+    answers_for: list[KeyAddress] = Field(default=[], max_length=MOST_HOT, description="Addresses of `replicas` "
+                                          "that it has routes to.")
 
 
 class Incoming(OutputModel):
@@ -59,6 +74,11 @@ class Leaving(OutputModel):
     host: Ipv4 = Field(description="Who may take it.")
 
 
+class Replica(OutputModel):
+    address: Ipv4 = Field(description="Of a key that is read very often.")
+    host: Ipv4 = Field(description="Who owns it: ask for copies there.")
+
+
 class Orders(OutputModel):
     """What an announced server is to do."""
 
@@ -67,6 +87,9 @@ class Orders(OutputModel):
     incoming: list[Incoming]
     leaving: list[Leaving]
     members: list[str] = Field(description="The servers that may have records. It remembers them.")
+    replicas: list[Replica] = Field(description="Addresses to answer beside their owners.")
+    spread: list[Ipv4] = Field(description="Own addresses that replicas answer too: reads that come another way are "
+                               "refused, so that they come by these.")
     again_seconds: float = Field(description="When it is to announce itself again.")
 
 
@@ -80,12 +103,19 @@ class MetadataServer(OutputModel):
     state: Literal["idle", "busy", "silent", "leaving"]
 
 
+class HotKey(OutputModel):
+    address: Ipv4
+    reads: float = Field(description="Reads a second, at all servers.")
+    replicas: list[Ipv4] = Field(description="Those that switches send requests to.")
+
+
 class MetadataServers(OutputModel):
     servers: list[MetadataServer]
     is_settled: bool = Field(description="false: the controller has just started, and servers tell what they own.")
     awaited: list[str] = Field(description="Servers that had keys before the controller started, and were not heard "
                                "since.")
     busiest_over_mean: float | None
+    hot_keys: list[HotKey] = Field(description="Keys that replicas answer beside their owners.")
 
 
 class MetadataBlock(OutputModel):
@@ -134,6 +164,7 @@ class MetadataTables(OutputModel):
     pods: int = Field(description="Prefixes by pod or own rack, at a client's switch.")
     sources: int = Field(description="Blocks from whose addresses servers at this switch may answer, and what "
                          "refuses others.")
+    hot: int = Field(description="Exact entries of keys that are read very often.")
     fixed: int = Field(description="Others, whose number does not depend on keys.")
     total: int
     paper: int = Field(description="What MetaFlow's B-tree would have here, for as many servers with evenly spread "

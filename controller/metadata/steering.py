@@ -9,7 +9,7 @@ the reference.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from speedwell.controller.policy.metadata.blocks import SPACE, Node, runs
@@ -32,7 +32,7 @@ from speedwell.controller.switches.entries import (
     match,
 )
 from speedwell.controller.switches.layout import Priority, Table
-from speedwell.controller.tables.entries import masked
+from speedwell.controller.tables.entries import dotted, masked
 from speedwell.controller.tables.registry import OwnedTable, Step
 from speedwell.controller.topology.state import HostLocation
 
@@ -43,7 +43,9 @@ DELIVER_LABEL = 0
 """IPv4 explicit null (RFC 3032, section 2.1): the next switch takes it off and looks at the address."""
 PODS = Priority.HOST + 1
 """Prefixes at edge switches, plus their length."""
-RACKS = PODS + 33
+HOT = PODS + 33
+"""Exact entries at edge switches."""
+RACKS = HOT + 1
 """Prefixes at aggregation switches, plus their length."""
 _OWN: Node = ("own rack",)
 
@@ -54,14 +56,14 @@ def _step_of(entry: FlowEntry) -> Step:
 
 
 def role_of(entry: FlowEntry) -> str:
-    """What an entry is for: `servers`, `racks` and `pods` by prefix, `sources`, or `fixed`."""
+    """What an entry is for: `servers`, `racks` and `pods` by prefix, `hot`, `sources`, or `fixed`."""
     if entry.table == Table.SOURCES:
         return "sources"
     if entry.table == DELIVERIES:
         return "servers"
     if entry.table != NUMBER or entry.priority == PODS:
         return "fixed"
-    return "racks" if entry.priority >= RACKS else "pods"
+    return "racks" if entry.priority >= RACKS else "hot" if entry.priority == HOT else "pods"
 
 
 TABLE = OwnedTable("metadata", NUMBER, COOKIE, step_of=_step_of,
@@ -89,6 +91,8 @@ class Steering:
     also: Also = ()
     space: Prefix = SPACE
     """What all blocks are within."""
+    hot: Mapping[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
+    """By switch and address the servers there that share its requests: 1, 2, 4, and so on."""
 
     @cached_property
     def spans(self) -> list[Span]:
@@ -137,6 +141,7 @@ class Steering:
             found += self._sources(dpid)
             if pod is None:
                 found += self._up(dpid)
+            found += self._hot(dpid)
         if dpid in self.racks:
             found += self._deliveries(dpid)
         return found
@@ -185,6 +190,15 @@ class Steering:
         own = {server: _OWN for server, _ in self._servers_at(dpid)}
         for prefix, stop in from_clients(self.spans, stops, own, self.space).items():
             yield self._send(dpid, prefix, stop)
+
+    def _hot(self, dpid: str) -> Iterator[FlowEntry]:
+        """Straight to servers here, which one by the last bits of the client's address."""
+        for address, servers in ((place[1], servers) for place, servers in self.hot.items() if place[0] == dpid):
+            for last, server in enumerate(servers):
+                if (place := self.places.get(server)) is not None and place.dpid == dpid:
+                    client = {"ipv4_src": (dotted(last), dotted(len(servers) - 1))} if len(servers) > 1 else {}
+                    yield _entry(NUMBER, HOT, match(eth_type=ETH_IPV4, ipv4_dst=dotted(address), **client),
+                                 SetField("eth_dst", place.mac), Output(place.port_no))
 
     def _send(self, dpid: str, prefix: Prefix, stop: Node) -> FlowEntry:
         if stop == _OWN:

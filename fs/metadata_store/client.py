@@ -10,7 +10,7 @@ from typing import NamedTuple
 from speedwell.fs.errors import InvalidArgument, NotAuthenticated, ProtocolError, SpeedwellError, reason
 from speedwell.fs.identity.bundle import Identity
 from speedwell.fs.metadata_store.addresses import PORT, address_of, block_of
-from speedwell.fs.metadata_store.wire import MAX_KEY_BYTES, MAX_VALUE_BYTES, Connection, Refused, Reply, connect
+from speedwell.fs.metadata_store.wire import HOT, MAX_KEY_BYTES, MAX_VALUE_BYTES, Connection, Refused, Reply, connect
 
 CONNECT_SECONDS = 0.2
 """A SYN that is lost while tables change would be sent again after a second only."""
@@ -18,6 +18,8 @@ FIRST_ANSWER_SECONDS, ANSWER_SECONDS = 0.5, 2.0
 """How long an answer is waited for, at first and at most: one that was on its way while its block moved is lost."""
 PAUSE_SECONDS = 0.01
 MAX_KEPT = 64
+HOT_SECONDS = 10.0
+"""For so long a key that has replicas is read over a connection of its own."""
 
 
 class MetadataUnavailable(SpeedwellError):
@@ -27,6 +29,8 @@ class MetadataUnavailable(SpeedwellError):
 class _Kept(NamedTuple):
     blocks: list[IPv4Network]
     connection: Connection
+    hot: IPv4Address | None
+    """The key's address that it was made for, where it is read there alone."""
 
 
 class MetadataClient:
@@ -43,6 +47,7 @@ class MetadataClient:
         self._timeout_seconds = timeout_seconds
         self._keep = keep
         self._kept: deque[_Kept] = deque()
+        self._hot_until: dict[IPv4Address, float] = {}
 
     def get(self, key: bytes) -> bytes | None:
         """The value, None if there is none. Raises InvalidArgument, MetadataUnavailable."""
@@ -69,12 +74,15 @@ class MetadataClient:
         while True:
             kept = None
             try:
-                kept = self._connection(address)
+                kept = self._connection(address, parts[0] == b"GET" and self._is_hot(address))
                 kept.connection.set_timeout(answer_seconds)
                 reply = kept.connection.call(*parts)
             except (Refused, NotAuthenticated) as error:
-                self._leave(kept)
                 problem: Exception = error
+                if str(error).startswith(HOT) and self._keep:
+                    self._note_hot(address)
+                else:
+                    self._leave(kept)
                 if not str(error).startswith("NOTMINE"):
                     raise MetadataUnavailable(f"{address}: {error}") from None
             except (OSError, EOFError, ProtocolError) as error:
@@ -89,19 +97,29 @@ class MetadataClient:
                 raise MetadataUnavailable(f"no server answers for {address}: {reason(problem)}")
             time.sleep(PAUSE_SECONDS)
 
-    def _connection(self, address: IPv4Address) -> _Kept:
+    def _note_hot(self, address: IPv4Address) -> None:
+        now = time.monotonic()
+        self._hot_until = {known: until for known, until in self._hot_until.items() if until > now}
+        self._hot_until[address] = now + HOT_SECONDS
+
+    def _is_hot(self, address: IPv4Address) -> bool:
+        return self._hot_until.get(address, 0.0) > time.monotonic()
+
+    def _connection(self, address: IPv4Address, is_hot: bool) -> _Kept:
+        """To the owner, as far as we know; of a key that `is_hot`, to whoever answers at its address."""
         for kept in self._kept:
-            if block_of(address, kept.blocks):
+            if kept.hot == address if is_hot else block_of(address, kept.blocks):
                 return kept
         connection = connect((str(address), self._port), CONNECT_SECONDS, self._identity)
         connection.set_timeout(ANSWER_SECONDS)
         if not self._keep:
-            return _Kept([], connection)
+            return _Kept([], connection, None)
         try:
             connection.require_version()
             blocks = connection.call(b"BLOCKS")
             assert isinstance(blocks, list)
-            kept = _Kept([IPv4Network(block.decode()) for block in blocks if isinstance(block, bytes)], connection)
+            kept = _Kept([IPv4Network(block.decode()) for block in blocks if isinstance(block, bytes)], connection,
+                         address if is_hot else None)
         except BaseException:
             connection.close()
             raise

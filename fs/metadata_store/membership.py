@@ -7,11 +7,13 @@ import json
 import logging
 import secrets
 import threading
-from ipaddress import IPv4Network
+import time
+from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 from speedwell.fs.controller import Controller
 from speedwell.fs.errors import InvalidArgument, SpeedwellError, reason
+from speedwell.fs.metadata_store.hot_keys import hottest
 from speedwell.fs.metadata_store.ownership import Ownership, common
 from speedwell.fs.metadata_store.peers import Peer
 from speedwell.fs.metadata_store.routes import OwnerRoutes
@@ -20,6 +22,8 @@ log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 5.0
 PAUSE_SECONDS = 0.5
+COUNTED_SECONDS = 1.0
+"""At least, of the reads that are told."""
 
 
 class Membership:
@@ -37,6 +41,10 @@ class Membership:
         self._is_settled = False
         self._ready: set[IPv4Network] = set()
         self._fetching: dict[IPv4Network, threading.Thread] = {}
+        self._spreads_hot_keys = False
+        """Whether the controller has asked for reads: one of before refuses them."""
+        self._counted_at = time.monotonic()
+        self._reads: dict[str, Any] = {}
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
 
@@ -64,7 +72,7 @@ class Membership:
         body = {"host": self._own.host, "port": self._own.port, "id": self._id, "owned": list(map(str, owned)),
                 "ready": list(map(str, sorted(self._ready))),
                 "fetching": [{"block": str(block), "host": former.host} for block, former in fetching.items()],
-                "members": [] if self._is_settled else self._ownership.members}
+                "members": [] if self._is_settled else self._ownership.members, **self._told_of_reads()}
         try:
             self._connection.request("POST", "/v1/metadata/servers", json.dumps(body),
                                      {"Content-Type": "application/json"})
@@ -76,6 +84,16 @@ class Membership:
         if answer.status != 200:
             raise InvalidArgument(f"{orders['detail']}")
         return dict(orders)
+
+    def _told_of_reads(self) -> dict[str, Any]:
+        if not self._spreads_hot_keys:
+            return {}
+        if (seconds := time.monotonic() - self._counted_at) >= COUNTED_SECONDS:
+            total, reads = self._ownership.reads.take()
+            self._counted_at += seconds
+            self._reads = {"reads": total / seconds, "hottest": {
+                str(IPv4Address(address)): rate for address, rate in hottest(reads, total, seconds).items()}}
+        return self._reads | {"answers_for": list(map(str, self._ownership.replicated))}
 
     def _obey(self, orders: dict[str, Any]) -> float:
         """Returns in how many seconds to announce again."""
@@ -92,6 +110,10 @@ class Membership:
                     for each in orders["incoming"]}
         leaving = {IPv4Network(each["block"]): Peer(each["host"], self._own.port) for each in orders["leaving"]}
         self._ownership.set_moves(incoming, leaving)
+        self._spreads_hot_keys = "replicas" in orders
+        self._ownership.set_hot({IPv4Address(each["address"]): Peer(each["host"], self._own.port)
+                                 for each in orders.get("replicas", ())},
+                                map(IPv4Address, orders.get("spread", ())))
         self._routes.set(self._ownership.answered)
         self._ready = set(incoming)
         waiting = set(self._ownership.incoming)

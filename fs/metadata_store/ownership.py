@@ -4,6 +4,8 @@ A block that is to come is `incoming`: its requests are forwarded to the former 
 the former owner release it, which from then on refuses; what is put now is kept here, what is not here yet is fetched
 from the former owner, one key when it is asked for and the others behind. The former owner forwards what still comes
 to it for a while: a SYN that nobody answers costs a second.
+
+A key that is read very often has replicas: they answer reads with copies that the owner granted (`hot_keys.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from speedwell.fs.errors import SpeedwellError, StorageFailed, reason
 from speedwell.fs.identity.bundle import Identity
 from speedwell.fs.metadata_store.addresses import address_of, block_of
 from speedwell.fs.metadata_store.engines import STATE_KEY, Engine
+from speedwell.fs.metadata_store.hot_keys import COPY_SECONDS, Copies, Grants, Reads
 from speedwell.fs.metadata_store.peers import TIMEOUT_SECONDS, Peer, call_peer
 from speedwell.fs.metadata_store.wire import Refused
 
@@ -41,6 +44,8 @@ class Holding(NamedTuple):
     block: IPv4Network
     former: Peer | None
     is_owned: bool
+    is_replica: bool = False
+    """Reads are answered with a copy, if there is one."""
 
 
 class Ownership:
@@ -62,6 +67,13 @@ class Ownership:
         self.members: list[str] = []
         """Servers of the cluster that may have records, which the next controller may not know."""
         self._key_locks = [threading.Lock() for _ in range(KEY_LOCKS)]
+        self._replicated: dict[IPv4Network, Peer] = {}
+        """Single addresses that this server answers beside their owners."""
+        self.spread: frozenset[IPv4Address] = frozenset()
+        """Own addresses that replicas answer too."""
+        self.reads = Reads()
+        self._grants = Grants()
+        self._copies = Copies()
 
     # --- what is whose ---
 
@@ -81,7 +93,7 @@ class Ownership:
         now = time.monotonic()
         with self._lock:
             self._gone = {block: gone for block, gone in self._gone.items() if gone[1] > now}
-            return {*self._owned, *self._incoming, *self._leaving, *self._gone}
+            return {*self._owned, *self._incoming, *self._leaving, *self._gone, *self._replicated}
 
     @property
     def fetching(self) -> list[IPv4Network]:
@@ -128,6 +140,21 @@ class Ownership:
         if lost:
             self._remember()
 
+    def set_hot(self, replicated: Mapping[IPv4Address, Peer], spread: Iterable[IPv4Address]) -> None:
+        """Addresses to answer beside their owners, and own ones that others answer too. What comes for one that ends
+        is forwarded for a while."""
+        until = time.monotonic() + FORWARD_SECONDS
+        wanted = {IPv4Network(address): peer for address, peer in replicated.items()}
+        with self._lock:
+            self._gone |= {block: (peer, until) for block, peer in self._replicated.items() if block not in wanted}
+            self._replicated = wanted
+        self.spread = frozenset(spread)
+
+    @property
+    def replicated(self) -> list[IPv4Address]:
+        with self._lock:
+            return sorted(block.network_address for block in self._replicated)
+
     def set_members(self, members: list[str]) -> None:
         if members != self.members:
             self.members = members
@@ -138,6 +165,8 @@ class Ownership:
         text = self._engine.get(STATE_KEY)
         state = json.loads(text) if text else {"owned": [], "fetching": {}}
         self.members = state.get("members", [])
+        if state["owned"]:
+            self._grants.unknown_until = time.monotonic() + COPY_SECONDS
         return (list(map(IPv4Network, state["owned"])),
                 {IPv4Network(block): Peer(*former) for block, former in state["fetching"].items()})
 
@@ -157,7 +186,11 @@ class Ownership:
 
     def get(self, key: bytes, asker: str = "") -> bytes | None:
         """What comes from the `asker`'s address is not forwarded there. Raises NotMine, StorageFailed."""
+        if (copy := self._copies.get(key, time.monotonic())) is not None:
+            return copy[0]
         with self._key(key, asker) as holding:
+            if holding.is_replica:
+                return self._copied(key, holding)
             if holding.is_owned:
                 return self._value(key, holding)
         return _bytes(self._ask(holding, b"GET", key))
@@ -170,10 +203,44 @@ class Ownership:
                 self._engine.put(key, value)
         return value
 
+    def _copied(self, key: bytes, holding: Holding) -> bytes | None:
+        if (copy := self._copies.get(key, time.monotonic())) is not None:
+            return copy[0]      # who had the lock before has fetched it
+        asked_at, drops = time.monotonic(), self._copies.drops
+        value = _bytes(self._ask(holding, b"COPY", key))
+        self._copies.keep(key, value, asked_at, drops)
+        return value
+
+    def copy(self, key: bytes, asker: str) -> bytes | None:
+        """As `get`, of an own key, for another server that may answer with it for `COPY_SECONDS`."""
+        with self._key(key, asker) as holding:
+            if not holding.is_owned:
+                raise NotMine(f"NOTMINE {holding.block} is not {self._name}'s")
+            value = self._value(key, holding)
+            self._grants.grant(key, asker, time.monotonic())
+            return value
+
+    def drop(self, key: bytes) -> None:
+        """The owner is about to change a record. Waits for no lock of a key: its owner holds one."""
+        self._copies.drop(key)
+
+    def _recall(self, key: bytes) -> None:
+        """Returns once nobody answers with a copy. None is granted meanwhile: the key is locked, or not owned."""
+        until = self._grants.unknown_until
+        for host, granted_until in self._grants.returned(key, time.monotonic()).items():
+            try:
+                call_peer(Peer(host, int(self._name.rpartition(":")[2])), b"DROP", key,
+                          timeout_seconds=COPY_SECONDS, identity=self._identity)
+            except (OSError, EOFError, SpeedwellError):
+                until = max(until, granted_until)
+        if (left := until - time.monotonic()) > 0:
+            time.sleep(left)
+
     def put(self, key: bytes, value: bytes, asker: str = "") -> None:
         """As `get`."""
         with self._key(key, asker) as holding:
             if holding.is_owned:
+                self._recall(key)
                 self._engine.put(key, value)
                 return
         self._ask(holding, b"SET", key, value)
@@ -198,6 +265,8 @@ class Ownership:
                 return Holding(block, self._incoming[block], False)
             if block := block_of(address, self._leaving):
                 return Holding(block, self._leaving[block], False)
+            if block := block_of(address, self._replicated):
+                return Holding(block, self._replicated[block], False, True)
             # What others forward goes no further: it could come back here, where its key is locked.
             if asker not in self.members and (block := block_of(address, self._gone)):
                 return Holding(block, self._gone[block][0], False)
@@ -290,6 +359,9 @@ class Ownership:
         for lock in self._key_locks:
             with lock:
                 pass
+        for key in self._grants.granted():
+            if address_of(key) in block:
+                self._recall(key)
 
     def handed_over(self, peer: str, block: IPv4Network) -> None:
         """Require that `peer` took a block. Raises NotMine."""

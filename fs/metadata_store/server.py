@@ -21,6 +21,7 @@ from speedwell.fs.metadata_store.addresses import address_of, parse_block
 from speedwell.fs.metadata_store.engines import STATE_KEY, Engine
 from speedwell.fs.metadata_store.ownership import KEYS_AT_ONCE, NotMine, Ownership
 from speedwell.fs.metadata_store.wire import (
+    HOT,
     MAX_KEY_BYTES,
     VERSION,
     TLSFile,
@@ -181,13 +182,26 @@ class _Session(socketserver.StreamRequestHandler):
         return encode(*(str(block).encode() for block in self.server.ownership.owned))
 
     def _get(self, key: bytes) -> bytes:
-        return encode_bulk(self.server.ownership.get(_key(key), self.client_address[0]))
+        ownership, asker = self.server.ownership, self.client_address[0]
+        if asker not in ownership.members:
+            address = address_of(_key(key))
+            ownership.reads.note(int(address))
+            if address in ownership.spread and self.request.getsockname()[0] != str(address):
+                return encode_error(f"{HOT} {address} has replicas: ask at its own address")
+        return encode_bulk(ownership.get(_key(key), asker))
 
     def _set(self, key: bytes, value: bytes) -> bytes:
         self.server.ownership.put(_key(key), value, self.client_address[0])
         return OK
 
     # --- for other servers ---
+
+    def _copy(self, key: bytes) -> bytes:
+        return encode_bulk(self.server.ownership.copy(_key(key), self.client_address[0]))
+
+    def _drop(self, key: bytes) -> bytes:
+        self.server.ownership.drop(_key(key))
+        return OK
 
     def _release(self, block: bytes) -> bytes:
         self.server.ownership.release(parse_block(_text(block), "RELEASE"), self.client_address[0])
@@ -215,7 +229,8 @@ COMMANDS: dict[bytes, tuple[int, Callable[..., bytes]]] = {
     b"PING": (0, _Session._ping), b"VERSION": (1, _Session._version), b"BLOCKS": (0, _Session._blocks),
     b"GET": (1, _Session._get),
     b"SET": (2, _Session._set), b"RELEASE": (1, _Session._release), b"KEYS": (2, _Session._keys),
-    b"FETCH": (1, _Session._fetch), b"FORGET": (1, _Session._forget)}
+    b"FETCH": (1, _Session._fetch), b"FORGET": (1, _Session._forget),
+    b"COPY": (1, _Session._copy), b"DROP": (1, _Session._drop)}
 """How many arguments each takes, and who answers it."""
 
 _READERS = (READER, *WRITERS, NAMESERVER, CONTROLLER)

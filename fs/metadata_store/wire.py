@@ -27,6 +27,9 @@ HANDSHAKE_SECONDS = 2.0
 VERSION = 1
 """Of the commands (docs/upgrades.md)."""
 
+HOT = "NOTMINE HOT"
+"""How a refusal begins of a key that is read at its own address alone, whoever owns it."""
+
 Reply = bytes | int | list["Reply"] | None
 
 

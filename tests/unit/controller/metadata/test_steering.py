@@ -35,6 +35,8 @@ class Metadata:
         hosts = [network.hosts[name] for name in servers] if servers else list(first.values())
         self.servers = [host.name for host in hosts]
         self.also: Also = ()
+        self.hot: dict[tuple[str, int], tuple[str, ...]] = {}
+        self.hot_senders: dict[str, list[Prefix]] = {}
         self.lay_out(lay_out(nodes_above(self.run.state.network, [host.ip for host in hosts])))
         self.run.sync()
         self.run.planner.registry.declare(TABLE, lambda dpid: self.steering().entries(dpid))
@@ -50,8 +52,9 @@ class Metadata:
     def steering(self) -> Steering:
         state = self.run.state
         places = {ip: state.hosts[ip] for ip in (*self.blocks, *(server for _, server, _ in self.also))}
-        return Steering(self.blocks, self.blocks, places, frozenset(state.edge_switches()), state.switch_ports(),
-                        self.run.planner.default_route, self.also)
+        senders = {server: [*blocks, *self.hot_senders.get(server, ())] for server, blocks in self.blocks.items()}
+        return Steering(self.blocks, senders, places, frozenset(state.edge_switches()), state.switch_ports(),
+                        self.run.planner.default_route, self.also, hot=self.hot)
 
     def request(self, client: str, address: str) -> Packet:
         return self.run.network.tcp(client, client).with_fields(ipv4_dst=address, eth_dst=GATEWAY)
@@ -202,3 +205,29 @@ def test_without_blocks_there_are_no_entries():
     metadata.run.sync()
     assert not any(entry.cookie == TABLE.cookie and entry.match
                    for switch in metadata.run.network.switches.values() for entry in switch.flows.values())
+
+
+def test_a_hot_key_is_answered_in_the_clients_own_rack_where_it_has_replicas_and_by_its_owner_elsewhere():
+    metadata = Metadata(three_tier(pods=2, racks_per_pod=2, hosts_per_rack=4, aggregations_per_pod=2, cores=2),
+                        ["p0r0h0", "p0r0h1", "p0r1h0", "p1r0h0", "p1r1h0"])
+    network = metadata.run.network
+    owner = network.hosts["p1r1h0"].ip
+    address = metadata.blocks[owner][0][0] + 5
+    replicas = tuple(network.hosts[name].ip for name in ("p0r0h0", "p0r0h1"))
+    edge = metadata.run.state.hosts[replicas[0]].dpid
+    metadata.hot = {(edge, address): replicas}
+    metadata.hot_senders = {replica: [(address, 32)] for replica in replicas}
+    metadata.run.planner.fill_all()
+    metadata.run.sync()
+
+    def answerer(client: str) -> str:
+        where, = {each.where for each in network.send(client, metadata.request(client, dotted(address)))}
+        return where
+
+    assert {answerer(client) for client in ("p0r0h2", "p0r0h3")} == set(replicas)
+    assert {answerer(client) for client in ("p0r1h1", "p1r0h1", "p1r1h1")} == {owner}
+    for replica, client in (("p0r0h0", "p0r0h2"), ("p0r0h1", "p0r0h3")):
+        answer = network.tcp(replica, client).with_fields(ipv4_src=dotted(address))
+        assert {arrival.where for arrival in network.send(replica, answer)} == {network.hosts[client].ip}
+    assert metadata.missed() == []
+    assert Counter(role_of(entry) for entry in metadata.steering().entries(edge))["hot"] == 2

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from speedwell.controller.policy.errors import InvalidCounts
 from speedwell.controller.policy.metadata.blocks import owner, walk
-from speedwell.controller.policy.metadata.hot_keys import spread
-from speedwell.controller.policy.metadata.layout import Layout, lay_out
+from speedwell.controller.policy.metadata.hot_keys import NONE, loads_of, planned, spread
+from speedwell.controller.policy.metadata.layout import Layout, lay_out, leave
 from speedwell.controller.policy.metadata.tables import tables
 from speedwell.fs.metadata_store.addresses import address_of
 
@@ -56,3 +58,35 @@ def test_even_rates_need_no_entries() -> None:
 def test_rates_below_zero_are_refused() -> None:
     with pytest.raises(InvalidCounts, match="below 0"):
         spread(layout_of(2), {layout_of(2).blocks[0].first: -1.0})
+
+
+@given(servers=st.integers(2, 40), rates=st.lists(st.floats(0, 1e4), min_size=1, max_size=30),
+       rest=st.floats(0, 1e5), limit=st.integers(0, 30))
+def test_each_rack_shares_a_hot_key_among_its_own_servers_and_all_reads_are_somebodys(servers, rates, rest, limit):
+    layout = layout_of(servers)
+    by_address = {int(address_of(b"%d" % at)): rate for at, rate in enumerate(rates)}
+    found = spread(layout, by_address, rest, limit)
+    loads = loads_of(layout, by_address, rest, found.entries)
+    assert sum(loads.values()) == pytest.approx(rest + sum(by_address.values()))
+    assert len(found.addresses) <= limit
+    for edge, table in found.entries.items():
+        rack = {server for server, nodes in layout.above.items() if nodes[0] == (edge,)}
+        for stops in table.values():
+            assert set(stops) <= rack and len(stops) == len(set(stops)) and len(stops).bit_count() == 1
+    if mean := sum(loads.values()) / len(loads):
+        assert found.busiest_over_mean == pytest.approx(max(loads.values()) / mean)
+
+
+def test_keys_stay_spread_as_they_are_until_it_does_no_more_or_is_not_needed() -> None:
+    layout, rates = layout_of(32), {address: 1e4 * rate for address, rate in zipf(1000).items()}
+    first = planned(layout, rates, 0.0, NONE)
+    assert first.addresses and first.busiest_over_mean <= 1.3
+    doubled = planned(layout, {address: 2 * rate for address, rate in rates.items()}, 0.0, first)
+    assert doubled.entries == first.entries
+    hottest = first.addresses[0]
+    other = planned(layout, rates | {hottest: 0.0, hottest + 1: rates[hottest] * 2}, 0.0, first)
+    assert hottest + 1 in other.addresses and hottest not in other.addresses
+    assert planned(layout, rates, 1e9, first) == NONE
+    assert planned(layout, {address: rate / 1e4 for address, rate in rates.items()}, 0.0, first) == NONE
+    rest = leave(layout, first.entries["edge0"][hottest, 32][0])
+    assert planned(rest, rates, 0.0, first).entries != first.entries
