@@ -44,6 +44,8 @@ LONG_BYTES = 1 << 14
 MAX_PORTS = 4096
 UNTIL_ADMITTED = frozenset({shapes.HELLO, shapes.ERROR, shapes.ECHO_REQUEST, shapes.ECHO_REPLY, shapes.PORT_STATUS})
 """What a connection that has shaken hands may say before it is admitted."""
+ANSWERS = frozenset({shapes.MULTIPART_REPLY, shapes.BARRIER_REPLY})
+"""What only a switch says that has read a question."""
 HINTS = {"plain": ": is its target ssl: and not tcp:?"}
 
 log = logging.getLogger(__name__)
@@ -62,6 +64,9 @@ class SwitchConnection(Datapath):
     discovery once the connection is its switch's own; `target` is what the switch connected to, in its database's
     words. `peer` is whose certificate was shown at the `door`, None for a plain connection.
     """
+
+    _has_answered = False
+    """Whether it has answered a question, other than an echo, since it was looked at last."""
 
     def __init__(self, socket: Any, address: Any, packet_ins: PacketIns, loops: Loops, bad_messages: Counter,
                  door: Door | None = None, peer: Peer | None = None, leadership: Leadership | None = None) -> None:
@@ -137,10 +142,18 @@ class SwitchConnection(Datapath):
         return self.send(message.buf, close_socket=close_socket)
 
     def _echo_request_loop(self) -> None:
-        try:
-            super()._echo_request_loop()
-        except SwitchTimedOut:
-            self.close()
+        """Ryu's, but a switch that has answered something else since it was looked at last is not asked."""
+        while self.send_q and len(self.unreplied_echo_requests) <= self.max_unreplied_echo_requests:
+            if not self._has_answered:
+                request = self.ofproto_parser.OFPEchoRequest(self)
+                self.unreplied_echo_requests.append(self.set_xid(request))
+                try:
+                    self.send_msg(request)
+                except SwitchTimedOut:
+                    break
+            self._has_answered = False
+            eventlet.sleep(self.echo_request_interval)
+        self.close()
 
     # --- receiving ---
 
@@ -187,6 +200,7 @@ class SwitchConnection(Datapath):
             return
         if is_open and not self.is_admitted and message[1] not in UNTIL_ADMITTED:
             return
+        self._has_answered = self._has_answered or message[1] in ANSWERS
         try:
             event = event_of(self, message[1], ofproto_parser.header(message)[3], bytes(message)) if is_open else None
             if event is None:

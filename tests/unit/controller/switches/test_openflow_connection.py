@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -280,6 +282,27 @@ def test_replies_that_are_wrong_cut_off_or_never_end_stop_nothing(process: Proce
     served(good)
     bad.close()
     assert process.get("/v1/health")["troubles"] == [], process.log[-3000:]
+
+
+def test_echoes_are_asked_only_of_a_switch_that_answers_nothing_else_and_it_is_given_up(
+        tmp_path: Path) -> None:
+    config = tmp_path / "controller.toml"
+    config.write_text("echo_interval_seconds = 0.5\necho_misses = 2\n")
+    with controller_process("--poll-interval-seconds", "0.1", "--config", str(config)) as process:
+        peer = Peer(process.openflow, 1)
+        peer.join()
+        peer.asked.clear()
+        statistics = ofproto_v1_3.OFPT_MULTIPART_REQUEST
+        peer.answer(lambda: [kind for kind, _ in peer.asked].count(statistics) >= 30)
+        echoes = [kind for kind, _ in peer.asked].count(ofproto_v1_3.OFPT_ECHO_REQUEST)
+        assert echoes <= 1      # the one with which it began
+        peer.reply = lambda kind, request, xid: None
+        peer.asked.clear()
+        begin = time.monotonic()
+        while peer.answer_once(0.1):
+            assert time.monotonic() - begin < 20
+        assert [kind for kind, _ in peer.asked].count(ofproto_v1_3.OFPT_ECHO_REQUEST) == 3
+        peer.close()
 
 
 def test_what_is_no_openflow_at_all_ends_that_connection_only(process: Process, good: Peer) -> None:
