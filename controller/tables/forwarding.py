@@ -14,7 +14,7 @@ from ryu.controller.handler import MAIN_DISPATCHER, set_ev_cls
 from speedwell.controller.application import Application
 from speedwell.controller.counters.measurements import Measurements, StatsRequest, duration_of
 from speedwell.controller.errors import NoSuchPath
-from speedwell.controller.loops import in_turns
+from speedwell.controller.loops import in_turns, pieces
 from speedwell.controller.policy.network.five_tuple import FiveTuple
 from speedwell.controller.policy.network.graph import Link
 from speedwell.controller.rest import RestApplication
@@ -41,6 +41,9 @@ from speedwell.controller.topology.events import (
 )
 from speedwell.controller.topology.hosts import Hosts, TableKeeper
 from speedwell.controller.topology.state import HostLocation, NetworkState
+
+COUNTED_AT_ONCE = 64
+"""So many entries' counters are taken in in one go, a third of a millisecond's work."""
 
 
 class Forwarding(Application):
@@ -176,10 +179,11 @@ class Forwarding(Application):
     def _counted(self, dpid: str, stats: list[Any], now: float) -> None:
         """What a switch says of the entries of single flows. Those of no record are an earlier controller's, whose
         flows may go on: they idle out."""
-        for stat in in_turns(stats):
-            record = self.records.with_cookie(stat.cookie, dpid)
-            if record is not None:
-                record.counted(stat.byte_count, stat.packet_count, duration_of(stat), now)
+        for some in in_turns(pieces(stats, COUNTED_AT_ONCE)):
+            for stat in some:
+                record = self.records.with_cookie(stat.cookie, dpid)
+                if record is not None:
+                    record.counted(stat.byte_count, stat.packet_count, duration_of(stat), now)
 
     # --- what happened ---
 
