@@ -132,7 +132,7 @@ def _ranks(schedule: Schedule) -> dict[tuple[str, str], int]:
     places = {coflow_id: place for place, coflow_id in enumerate(schedule.order)}
     ranks: dict[tuple[str, str], int] = {}
     for five_tuple, assignment in schedule.assignments.items():
-        pair = five_tuple.source, five_tuple.destination    # type: ignore[attr-defined]  # flows are 5-tuples here
+        pair = five_tuple[:2]       # type: ignore[index]  # flows are 5-tuples here
         place = places.get(assignment.coflow_id, len(places))
         if place <= ranks.get(pair, place):
             ranks[pair] = place

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Iterator
 from hashlib import blake2b
 from itertools import count
+from operator import attrgetter
 
 from speedwell.controller.policy.coflows.coflow import (
     AGAIN_SECONDS,
@@ -92,36 +93,34 @@ class LiveCoflow:
     Sizes are what was announced: of the whole, and of each transfer from one host to another.
     """
 
-    __slots__ = ("arrived_at", "flows", "id", "latest_at", "number", "size_bits", "transfers_bits")
+    __slots__ = ("age", "arrived_at", "flows", "id", "largest_transfer_bits", "latest_at", "number", "size_bits",
+                 "transfers_bits")
 
     def __init__(self, coflow_id: Hashable, arrived_at: float, number: int) -> None:
         self.id = coflow_id
         self.arrived_at = arrived_at
         self.number = number
+        self.age = arrived_at, number
+        """What sorts coflows by arrival."""
         self.flows: dict[Hashable, LiveFlow] = {}
-        self.size_bits = 0.0
+        self.size_bits = self.largest_transfer_bits = 0.0
         self.transfers_bits: dict[tuple[str, str], float] = {}
         self.latest_at = math.inf
 
     def plan(self, now: float) -> None:
         """Note when the coflow has to have ended by the rates it has now, if it is not to be late."""
-        seconds = max([flow.seconds_left(now) for flow in self.flows.values() if flow.rate_bps], default=0.0)
+        seconds = 0.0
+        for flow in self.flows.values():
+            if flow.rate_bps:
+                seconds = max(seconds, flow.seconds_left(now))
         self.latest_at = now + seconds + max(LATE_SECONDS, LATE_PART * seconds)
 
     def add(self, flow: LiveFlow, now: float) -> None:
         bits, ends = flow.remaining_bits(now), (flow.source, flow.destination)
         self.flows[flow.flow_id] = flow
         self.size_bits += bits
-        self.transfers_bits[ends] = self.transfers_bits.get(ends, 0.0) + bits
-
-    @property
-    def largest_transfer_bits(self) -> float:
-        return max(self.transfers_bits.values())
-
-    @property
-    def age(self) -> tuple[float, int]:
-        """What sorts coflows by arrival."""
-        return (self.arrived_at, self.number)
+        transfer_bits = self.transfers_bits[ends] = self.transfers_bits.get(ends, 0.0) + bits
+        self.largest_transfer_bits = max(self.largest_transfer_bits, transfer_bits)
 
 
 class TableScheduler(CoflowScheduler):
@@ -191,7 +190,8 @@ class TableScheduler(CoflowScheduler):
 
     def correct(self, flow_id: Hashable, now: float) -> Schedule | None:
         flow = self._flow(flow_id)
-        return self._decided(now) if now + flow.seconds_left(now) > flow.coflow.latest_at else None
+        is_late = bool(flow.rate_bps) and now + flow.seconds_left(now) > flow.coflow.latest_at
+        return self._decided(now) if is_late else None
 
     def again(self, now: float) -> Schedule | None:
         is_time = self.decides_often and self._flows and now - self._decided_at >= AGAIN_SECONDS
@@ -273,9 +273,10 @@ class TableScheduler(CoflowScheduler):
                 and len(path.links) == self._network.distance(path.nodes[0], path.nodes[-1]))
 
     def _by_age(self) -> Iterator[LiveCoflow]:
-        return iter(sorted((coflow for coflow in self._coflows.values()
-                            if not all(flow.is_stranded for flow in coflow.flows.values())),
-                           key=lambda coflow: coflow.age))
+        coflows: Iterable[LiveCoflow] = self._coflows.values()
+        if any([flow.is_stranded for flow in self._flows.values()]):
+            coflows = [coflow for coflow in coflows if not all(flow.is_stranded for flow in coflow.flows.values())]
+        return iter(sorted(coflows, key=attrgetter("age")))
 
 
 def without_rates(flows: Iterable[LiveFlow], service_class: ServiceClass) -> None:

@@ -127,8 +127,9 @@ class MinCOF(TableScheduler):
                                    bits_on: Mapping[int, Mapping[int, float]]) -> list[LiveCoflow]:
         """Line 2: in SBF order, each judged as if it were alone; ties by arrival. `bits_on` has what each coflow, by
         its number, has left on each link."""
-        alone = self._table(self._scheduled_share)
-        return sorted(coflows, key=lambda coflow: (alone.gamma(bits_on[coflow.number]), coflow.age))
+        gamma = self._table(self._scheduled_share).gamma
+        return [coflow for _, _, coflow in sorted(
+            [(gamma(bits_on[coflow.number]), coflow.age, coflow) for coflow in coflows])]
 
     def _rebalance(self, coflow: LiveCoflow, bits_on: Mapping[int, float], now: float) -> bool:
         """Lines 3 to 6: move flows of the first coflow if that shortens its completion; says whether it did."""
@@ -169,8 +170,8 @@ class MinCOF(TableScheduler):
                 continue
             scheduled.append(coflow)
             for flow in coflow.flows.values():
-                if flow.links and flow.remaining_bits(now) > 0:
-                    flow.rate_bps = flow.remaining_bits(now) / seconds
+                if flow.links and (left := flow.remaining_bits(now)) > 0:
+                    flow.rate_bps = left / seconds
                     flow.service_class = ServiceClass.SCHEDULED
                     table.reserve(flow.links, flow.rate_bps)
         return scheduled
