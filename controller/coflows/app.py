@@ -14,7 +14,6 @@ from itertools import islice
 from typing import Any
 
 from eventlet import tpool
-from eventlet.green import socket
 from ryu.controller.handler import set_ev_cls
 from ryu.lib import hub
 
@@ -30,6 +29,7 @@ from speedwell.controller.coflows.metrics import CoflowMetrics
 from speedwell.controller.coflows.minimum_rates import with_minimum_rates
 from speedwell.controller.coflows.planning import Assignments, CoflowPlan, CoflowPlanner, CoflowUpdates, Rests
 from speedwell.controller.coflows.policies import compile_policy, make_scheduler
+from speedwell.controller.coflows.report_socket import report_socket
 from speedwell.controller.coflows.told_times import Hearing
 from speedwell.controller.counters.host_heartbeats import EventHostCounted, HostCounted
 from speedwell.controller.counters.poller import EventMeasured
@@ -61,11 +61,6 @@ RETRY_SECONDS = 1.0
 NETWORK_DELAY_SECONDS = 0.05
 """Changes of the network come in showers."""
 LOCATE_SECONDS = 1.0
-RECEIVE_BUFFER_BYTES = 4 << 20
-"""For reports that come while others have their turn. Without privileges the kernel gives no more than
-net.core.rmem_max."""
-SO_RCVBUFFORCE = 33
-"""Linux's number, which Python has no name for."""
 MAX_SEARCHES = 64
 """Hosts that are searched for at once; the reports that come later lead to the others."""
 SHORT_SECONDS = 0.005
@@ -114,6 +109,8 @@ class Coflows(Application):
         self._retry_at = 0.0
         """When flows that failed are tried again; the others do not wait for it."""
         self._network_dirty = False
+        self._expires_from = 0.0
+        """No flow can have been silent for too long before."""
         self._away: set[str] = set()
         """Switches that were away, until there is a plan for the network with them."""
         self._searching: set[str] = set()
@@ -124,14 +121,7 @@ class Coflows(Application):
         """Raises InvalidSettings if the address cannot be had."""
         self.forwarding = self.services.get(Forwarding)
         self.hosts = self.services.get(Hosts)
-        address = str(self._state.settings.coflow_host), self._state.settings.coflow_port
-        listening = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        try:
-            listening.bind(address)
-        except OSError as error:
-            raise InvalidSettings(
-                f"cannot take coflow reports at {address[0]}:{address[1]}: {error.strerror}") from None
-        _give_room(listening)
+        listening = report_socket(str(self._state.settings.coflow_host), self._state.settings.coflow_port)
         self.address = listening.getsockname()[:2]
         super().start()
         self.logger.info("coflow reports are taken at udp:%s:%d", *self.address)
@@ -355,8 +345,9 @@ class Coflows(Application):
 
     def _expire(self) -> None:
         self._hearing.reports.forget(time.time())
-        for coflow in in_turns(self.book):
-            self.book.expire(coflow, time.monotonic())
+        if time.monotonic() >= self._expires_from:
+            self._expires_from = min((self.book.expire(coflow, time.monotonic()) for coflow in in_turns(self.book)),
+                                     default=0.0)
         self._tell_news()
 
     @set_ev_cls([EventLinkChanged, EventHostChanged])
@@ -389,13 +380,6 @@ class Coflows(Application):
     @property
     def unmetered(self) -> int:
         return self.forwarding.flow_installer.unmetered
-
-
-def _give_room(listening: Any) -> None:
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)
-    except PermissionError:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
 
 
 def _here(function: Callable[..., CoflowPlan], *arguments: Any) -> CoflowPlan:

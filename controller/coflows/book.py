@@ -7,6 +7,7 @@ changed since it was last told, `planned` takes in what came of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -212,20 +213,26 @@ class CoflowBook:
             self._unschedule(five_tuple)
         return True
 
-    def expire(self, coflow: ReportedCoflow, now: float) -> None:
-        """Forget what of a coflow was not heard of, and take places from flows that do not move."""
+    def expire(self, coflow: ReportedCoflow, now: float) -> float:
+        """Forget what of a coflow was not heard of, and take places from flows that do not move. Returns until when
+        nothing of that can happen to it, nor to one that comes after `now`."""
+        earliest = now + min(self._expiry_seconds, self._stall_seconds)
         for flow in list(coflow.flows.values()):
             if now - flow.heard_at > self._expiry_seconds:
                 self._end_flow(coflow, flow.five_tuple)
-            elif now - flow.moved_at > self._stall_seconds and not flow.stalled:
+                continue
+            if now - flow.moved_at > self._stall_seconds and not flow.stalled:
                 assignment = self._assignments.get(flow.five_tuple)
                 if assignment is not None and assignment.rate_bps == 0:
                     flow.moved_at = now
                 else:
                     flow.stalled = True
                     self._unschedule(flow.five_tuple)
+            earliest = min(earliest, flow.heard_at + self._expiry_seconds,
+                           math.inf if flow.stalled else flow.moved_at + self._stall_seconds)
         if not coflow.flows:
             self._forget(coflow)
+        return earliest
 
     # --- what the switches and the network say ---
 
