@@ -127,6 +127,26 @@ def test_a_flow_that_stands_still_makes_a_schedule_a_second_at_most(reported: Re
     assert made and all(later - earlier >= 10 for earlier, later in itertools.pairwise(made))
 
 
+def test_reports_of_a_coflow_that_starves_make_no_other_schedule(reported: Reported) -> None:
+    reported.take(0, ONE, a=10 * MB, c=10 * MB)
+    reported.take(0, OTHER, d=400 * MB)
+    assert reported.book.schedule[key("d")].service_class is ServiceClass.STARVED
+    assert not any(reported.take(second, OTHER, d=400 * MB - second) for second in range(1, 60))
+
+
+def test_no_flow_ends_by_its_silence_before_it_is_said_to(reported: Reported) -> None:
+    reported.take(0, a=10 * MB, d=10 * MB)
+    reported.take(3, a=9 * MB)
+    (coflow,) = reported.book
+    assert reported.book.expire(coflow, 3.0) == EXPIRY_SECONDS
+    reported.expire(EXPIRY_SECONDS)
+    assert reported.scheduled() == {"a", "d"}
+    reported.take(EXPIRY_SECONDS + 0.1, a=8 * MB)
+    assert reported.book.expire(coflow, EXPIRY_SECONDS + 0.1) == 2 * EXPIRY_SECONDS + 0.1
+    reported.plan(EXPIRY_SECONDS + 0.1)
+    assert reported.scheduled() == {"a"}
+
+
 def test_flows_that_join_later_or_from_other_senders_are_of_the_same_coflow(reported: Reported) -> None:
     reported.take(0, a=10 * MB)
     assert reported.take(0.1, d=10 * MB)
