@@ -7,6 +7,7 @@ a number that the controller gives to one probe only. Who may believe which epoc
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import struct
 from typing import NamedTuple
@@ -79,7 +80,8 @@ def read(frame: bytes, secret: bytes) -> Probe:
 
 
 def _signature(content: bytes, secret: bytes) -> bytes:
-    return hmac.digest(secret, content, "sha256")[:SIGNATURE_BYTES]
+    # Keyed, a fifth of the time that HMAC takes.
+    return hashlib.blake2s(content, key=secret, digest_size=SIGNATURE_BYTES).digest()
 
 
 def _element(kind: int, value: bytes) -> bytes:
