@@ -274,7 +274,7 @@ class TableScheduler(CoflowScheduler):
 
     def _by_age(self) -> Iterator[LiveCoflow]:
         coflows: Iterable[LiveCoflow] = self._coflows.values()
-        if any([flow.is_stranded for flow in self._flows.values()]):
+        if any(flow.is_stranded for flow in self._flows.values()):
             coflows = [coflow for coflow in coflows if not all(flow.is_stranded for flow in coflow.flows.values())]
         return iter(sorted(coflows, key=attrgetter("age")))
 
