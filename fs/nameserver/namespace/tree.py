@@ -30,6 +30,7 @@ from speedwell.fs.store import Batch, Store, end_of_prefix
 READ_FOR_EACH = 2
 """So many records are read together for each that is wanted: one by one takes three times as long."""
 
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a path leads: the directory that holds its last name, and what is there (None: nothing). `directory` is

@@ -98,11 +98,16 @@ def test_two_controllers_and_all_else_on_three_machines_change_their_version_and
             said = [a.machine.attempt(HEALTH.format(number)).stdout for number in (1, 2)]
             return sum(LEADS in each for each in said) == 1 == sum(STANDS_BY in each for each in said)
 
+        wrong = ""
+
         def whole() -> bool:
-            return a.machine.attempt("speedwell fsck").returncode == 0
+            nonlocal wrong
+            done = a.machine.attempt("speedwell fsck")
+            wrong = done.stdout
+            return done.returncode == 0
 
         wait_until(healthy, SECONDS, "no controller leads")
-        wait_until(whole, SECONDS, lambda: a.machine.attempt("speedwell fsck").stdout)
+        wait_until(whole, SECONDS, lambda: wrong)
         interpreter = ("nsenter", "--target", str(a.machine.pid), "--net", "--pid", "--mount", "--root", "--uts",
                        sys.executable)
         loads = [Load(name, module, NAMESERVERS, tmp_path, OPERATOR, path, interpreter)
@@ -121,7 +126,7 @@ def test_two_controllers_and_all_else_on_three_machines_change_their_version_and
                         for load in loads:
                             load.require_progress(SECONDS)
                         if role == "dataserver":
-                            wait_until(whole, SECONDS, lambda: a.machine.attempt("speedwell fsck").stdout)
+                            wait_until(whole, SECONDS, lambda: wrong)
 
         change(ORDER, new=True)
         for each in all_three:
