@@ -163,7 +163,8 @@ def note_invited(processes: Processes, told: Mapping[str, str]) -> None:
     if known:
         processes.settings |= known
         processes.save()
-        _tell_controllers(processes.directory / identities.FOLDER, processes.settings["controller"])
+    _tell_controllers(processes.directory / identities.FOLDER, known.get("controller", before["controller"]))
+    if known:
         remember(processes)
 
 
@@ -256,6 +257,8 @@ def remember(processes: Processes) -> current.Current:
     if not found.nameserver:
         return found
     current.write(found)
+    # of an installation of a version that told nobody, too
+    _tell_controllers(processes.directory / identities.FOLDER, found.controller or "")
     if found.identity:
         controllers = [urlsplit(url).netloc for url in (found.controller or "").split(",") if url]
         places.remember(",".join((found.nameserver, *controllers)), Path(found.identity))
@@ -372,7 +375,7 @@ def _write(part: Part, chosen: Sequence[str], found: Mapping[str, str]) -> Proce
 def _tell_controllers(folder: Path, urls: str) -> None:
     """All on this machine, and on those that hear its authority, know them."""
     if urls:
-        durable.replace(folder / files.CONTROLLERS, urls.encode())
+        durable.replace_others([(folder / files.CONTROLLERS, urls.encode())])
 
 
 def _begin_namespace(processes: Processes, part: Part, nameserver: str) -> None:

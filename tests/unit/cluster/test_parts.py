@@ -24,7 +24,7 @@ from speedwell.cluster.local_metrics import SUPERVISOR, TARGETS_FILE
 from speedwell.cluster.processes import Command, Processes
 from speedwell.controller.settings import load_settings
 from speedwell.fs.addresses import parse_address
-from speedwell.fs.identity import places, roles
+from speedwell.fs.identity import files, places, roles
 from speedwell.fs.identity.authority import Authority, Holder
 from speedwell.host_agent.channel import agent_key
 
@@ -118,6 +118,24 @@ def test_who_is_invited_after_a_second_controller_knows_both_and_so_do_commands_
     assert current.in_directory(tmp_path / "a").controller == both
     parts.note_invited(processes, {"controller": "https://10.0.0.4:8080", "scheduler": ""})
     assert processes.settings["controller"] == both, "one that shares no etcd is not of these"
+
+
+def test_the_authority_goes_on_telling_of_controllers_that_its_machine_heard_of_elsewhere(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a machine that took the lost one's place, or of an installation of a version that told nobody."""
+    monkeypatch.setenv(places.STATE_VARIABLE, str(tmp_path / "state"))
+    parts.first(parts.Part(tmp_path / "a", "a", "10.0.0.1"), [roles.CONTROLLER], 2)
+    processes, told = Processes(tmp_path / "a"), tmp_path / "a" / "identity" / files.CONTROLLERS
+    one, both = "https://10.0.0.1:8080", "https://10.0.0.1:8080,https://10.0.0.2:8080"
+    told.write_text(both)
+    parts.note_invited(processes, {"controller": both, "scheduler": "10.0.0.3:7600"})
+    assert told.read_text() == both and processes.settings["controller"] == one
+    told.unlink()
+    parts.note_invited(processes, {"controller": one, "scheduler": "10.0.0.3:7600"})
+    assert told.read_text() == one
+    told.unlink()
+    parts.remember(processes)
+    assert told.read_text() == one
 
 
 def test_a_file_in_place_of_an_installation_is_told_so(tmp_path: Path) -> None:
