@@ -1,6 +1,7 @@
 """Addresses as users write them."""
 
 from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from speedwell.fs.errors import InvalidArgument
 
@@ -17,6 +18,20 @@ def parse_address(text: str, field: str, lowest_port: int = 1) -> tuple[str, int
             and lowest_port <= int(port) <= 65535):
         raise InvalidArgument(f"{field}: {text!r} is not HOST:PORT with a port from {lowest_port} to 65535")
     return host, int(port)
+
+
+def parse_url(url: str) -> tuple[str, str, int]:
+    """Scheme, host and port of a controller's. Raises InvalidArgument."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+        host.encode("idna")     # a name of which the resolver can be asked
+    except ValueError:
+        host = ""
+    if not is_host(host) or parts.scheme not in ("http", "https") or parts.path not in (
+            "", "/") or parts.query or not url.isprintable():
+        raise InvalidArgument(f"controller: {url!r} is not http://HOST[:PORT] or https://HOST[:PORT]")
+    return parts.scheme, host, port or (443 if parts.scheme == "https" else 80)
 
 
 def is_host(text: str) -> bool:

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import click
 from click.types import BoolParamType, FloatParamType, IntParamType
 
-from speedwell.fs.addresses import parse_address
-from speedwell.fs.controller import OF_INSTALLATION, parse_url
+from speedwell.fs.addresses import parse_address, parse_url
+from speedwell.fs.controller import OF_INSTALLATION
 from speedwell.fs.errors import InvalidArgument, reason
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -48,7 +48,7 @@ def check(command: click.Command, path: Path) -> dict[str, Any]:
             for text in str(value).split(","):
                 if str(each.metavar).startswith(ADDRESS):
                     parse_address(text, key, lowest_port=0)
-                elif str(each.metavar).startswith(URL) and text != OF_INSTALLATION:
+                elif str(each.metavar).startswith(URL) and value != OF_INSTALLATION:
                     parse_url(text)
         return context.params
 

@@ -3,18 +3,20 @@
 import contextlib
 import http.client
 import json
+import os
 import ssl
+import threading
 import time
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from speedwell.fs import tracing
+from speedwell.fs.addresses import parse_url
 from speedwell.fs.errors import IdentityError, InvalidArgument
 from speedwell.fs.identity.bundle import Identity, explain, peer_of
 from speedwell.fs.identity.known import identity_for
-from speedwell.fs.identity.places import controllers_for
+from speedwell.fs.identity.places import MOST_CONTROLLERS, VARIABLE, controllers_for
 from speedwell.fs.identity.roles import CONTROLLER
 
 LEADER_HEADER = "Speedwell-Leader"
@@ -22,7 +24,6 @@ LEADER_HEADER = "Speedwell-Leader"
 STANDBY_HEADER = "Speedwell-Standby"
 """Of an answer of the one that leads: the URLs of those that would take over."""
 SILENT_SECONDS = 3.0
-MOST_CONTROLLERS = 8
 LOOK_SECONDS = 2.0
 """How long who knows no controller waits before it looks again whether there is one."""
 
@@ -36,12 +37,16 @@ class Controller:
     def __init__(self, url: str, identity: Path | str | None = None) -> None:
         """`url` has commas between several, or is OF_INSTALLATION. `identity` is the directory of ours, by default
         that of SPEEDWELL_IDENTITY or what `up` made on this machine; those that the installation has beside count,
-        too. Raises InvalidArgument for what is not http[s]://HOST[:PORT], and for https:// without an identity;
-        IdentityError."""
+        too. Raises InvalidArgument for what is not http[s]://HOST[:PORT], and for https:// or OF_INSTALLATION without
+        an identity; IdentityError."""
+        if url == OF_INSTALLATION and not (identity or os.environ.get(VARIABLE)):
+            raise InvalidArgument(f"controller: {url}: a machine that has joined has an identity: name yours with "
+                                  "--identity or SPEEDWELL_IDENTITY")
         self._identity = identity
         self._doors: list[_Door] = [_NOBODY] if url == OF_INSTALLATION else [
             _Door(each.rstrip("/"), identity) for each in url.split(",")]
         self._asked = 0
+        self._adds = threading.Lock()
         self._looked_at = 0.0
         self._look()
 
@@ -87,18 +92,18 @@ class Controller:
             self._add(url)
 
     def _add(self, url: str) -> None:
-        known = [each for each in self._doors if each is not _NOBODY]
-        if len(known) < MOST_CONTROLLERS and url not in [each.url for each in known]:
-            with contextlib.suppress(InvalidArgument, IdentityError):
-                self._doors = [*known, _Door(url, self._identity)]
+        with self._adds:
+            known = [each for each in self._doors if each is not _NOBODY]
+            if len(known) < MOST_CONTROLLERS and url not in [each.url for each in known]:
+                with contextlib.suppress(InvalidArgument, IdentityError):
+                    self._doors = [*known, _Door(url, self._identity)]
 
     def _look(self) -> None:
         """What the machine was told meanwhile."""
         self._looked_at = time.monotonic()
         shown = self.door.identity.directory if self.door.identity else None
-        for url in controllers_for(self._identity or shown).split(","):
-            if url.startswith("https:"):
-                self._add(url)
+        for url in filter(None, controllers_for(self._identity or shown).split(",")):
+            self._add(url)
 
     def find_leader(self, timeout_seconds: float) -> bool:
         """Ask each, but for who was silent a moment ago where another was not, whether it leads a network that it
@@ -120,18 +125,6 @@ class Controller:
 
     def __len__(self) -> int:
         return len(self._doors)
-
-
-def parse_url(url: str) -> tuple[str, str, int]:
-    """Scheme, host and port. Raises InvalidArgument."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host = None
-    if not host or parts.scheme not in ("http", "https") or parts.path not in ("", "/") or parts.query:
-        raise InvalidArgument(f"controller: {url!r} is not http://HOST[:PORT] or https://HOST[:PORT]")
-    return parts.scheme, host, port or (443 if parts.scheme == "https" else 80)
 
 
 class _Door:

@@ -30,6 +30,7 @@ from speedwell.fs.identity import bearer, files, register
 from speedwell.fs.identity.authority import private_pem
 from speedwell.fs.identity.bundle import Identity, explain
 from speedwell.fs.identity.invitations import Token, fingerprint, name_of
+from speedwell.fs.identity.places import controllers_in
 from speedwell.fs.identity.roles import AUTHORITY, CONTROLLER, ETCD, host_of
 
 JOINED = "joined.json"
@@ -177,7 +178,7 @@ def _take_news(place: Path, news: Mapping[str, Any], role: str, key: bytes) -> N
     found = [(place / name, json.dumps(dict(news[field])).encode()) for name, field in wanted.items()]
     if role == ETCD:
         found.append((place.parent / files.REVOCATION_LIST, str(news["revocation_list"]).encode()))
-    if controllers := str(news.get("controllers") or ""):      # authorities of an earlier version say nothing of them
+    if controllers := controllers_in(news.get("controllers")):  # earlier versions of authorities say nothing
         found.append((place.parent / files.CONTROLLERS, controllers.encode()))
     durable.replace_others(found)
 

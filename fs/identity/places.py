@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from speedwell.fs import durable
+from speedwell.fs.addresses import parse_url
+from speedwell.fs.errors import InvalidArgument
 from speedwell.fs.identity import files
 
 VARIABLE = "SPEEDWELL_IDENTITY"
@@ -20,6 +22,10 @@ VARIABLE = "SPEEDWELL_IDENTITY"
 
 STATE_VARIABLE = "SPEEDWELL_STATE_DIRECTORY"
 MACHINE_DIRECTORY = Path("/run/speedwell")
+
+MOST_CONTROLLERS = 8
+MOST_SAID = 64
+"""So many URLs are looked at, good or not."""
 
 
 def state_directory() -> Path:
@@ -65,9 +71,20 @@ def controllers_for(directory: Path | str | None = None) -> str:
     if not chosen:
         return ""
     try:
-        return (Path(chosen).parent / files.CONTROLLERS).read_text()
+        return controllers_in((Path(chosen).parent / files.CONTROLLERS).read_text())
     except (OSError, UnicodeDecodeError):
         return ""
+
+
+def controllers_in(said: object) -> str:
+    """The URLs of controllers in what a machine was told of them; what else there is, such as one at http://, where
+    nobody proves who they are, is passed over."""
+    found: dict[str, None] = {}
+    for url in said.split(",", MOST_SAID)[:MOST_SAID] if isinstance(said, str) else ():
+        with suppress(InvalidArgument):
+            if parse_url(url)[0] == "https":
+                found[url] = None
+    return ",".join([*found][:MOST_CONTROLLERS])
 
 
 def _spellings(nameserver: str) -> Iterator[str]:

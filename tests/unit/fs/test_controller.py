@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import pytest
 from speedwell.fs import controller as controller_module
 from speedwell.fs.controller import LEADER_HEADER, MOST_CONTROLLERS, OF_INSTALLATION, STANDBY_HEADER, Controller
 from speedwell.fs.errors import InvalidArgument
-from speedwell.fs.identity import files
+from speedwell.fs.identity import files, places
 from speedwell.fs.identity.authority import Authority
 from speedwell.fs.identity.roles import MOUNT
 
@@ -226,3 +227,47 @@ def test_what_is_no_text_in_place_of_controllers_counts_as_none(tmp_path: Path) 
     (machine.identity.parent / files.CONTROLLERS).write_bytes(b"\xff\xfe")
     assert not Controller(OF_INSTALLATION, machine.identity).is_known
     assert not Controller(OF_INSTALLATION, tmp_path / "elsewhere" / "identity").is_known
+
+
+@pytest.mark.parametrize("nonsense", [
+    "nonsense", "https://c:1/path", "http://c:1", f"https://{'c' * 64}:1", "https://c\0:1", "https://c..d:1", "https://c:1\n",
+    ",".join(f"https://c/{number}" for number in range(50_000))])
+def test_what_is_no_url_of_a_controller_is_passed_over_by_all_who_read_it(tmp_path: Path, nonsense: str) -> None:
+    machine = Machine(tmp_path)
+    machine.told(nonsense)
+    assert places.controllers_for(machine.identity) == "" and not machine.controller.is_known
+    machine.told("https://127.0.0.1:1," + nonsense)
+    assert places.controllers_for(machine.identity) == Controller(OF_INSTALLATION, machine.identity).url
+    assert Controller(OF_INSTALLATION, machine.identity).url == "https://127.0.0.1:1"
+
+
+def test_who_is_told_of_ever_more_controllers_by_the_authority_believes_a_few(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.told(",".join(f"https://127.0.0.1:{number}" for number in range(1, 1000)))
+    assert len(places.controllers_for(machine.identity).split(",")) == MOST_CONTROLLERS
+
+
+def test_the_controllers_of_the_installation_are_of_no_use_without_an_identity(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(places.VARIABLE, raising=False)
+    with pytest.raises(InvalidArgument, match="name yours with --identity"):
+        Controller(OF_INSTALLATION)
+
+
+def test_threads_that_hear_of_controllers_at_once_lose_none(tmp_path: Path) -> None:
+    """Each adds one between another's look and its addition."""
+    machine = Machine(tmp_path, "https://127.0.0.1:1")
+    wanted = {f"https://127.0.0.1:{number}" for number in range(1, MOST_CONTROLLERS + 1)}
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(50):
+            controller = Controller("https://127.0.0.1:1", machine.identity)
+            threads = [threading.Thread(target=controller.told, args=(controller.door, url)) for url in wanted]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert set(controller.url.split(",")) == wanted and len(controller) == len(wanted)
+    finally:
+        sys.setswitchinterval(interval)
