@@ -143,6 +143,8 @@ class SwitchConnection(Datapath):
 
     def _echo_request_loop(self) -> None:
         """Ryu's, but a switch that has answered something else since it was looked at last is not asked."""
+        if not self.max_unreplied_echo_requests:
+            return
         while self.send_q and len(self.unreplied_echo_requests) <= self.max_unreplied_echo_requests:
             if not self._has_answered:
                 request = self.ofproto_parser.OFPEchoRequest(self)
