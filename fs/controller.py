@@ -188,6 +188,7 @@ class _Connection(http.client.HTTPConnection):
     def request(self, *arguments: Any, **options: Any) -> None:
         if self.door.identity is not None and self._generation != self.door.identity.generation:
             self.close()    # made with a certificate that was renewed, which will end
+        self.host, self.port = self.door.address    # as the request's Host
         super().request(*arguments, **options)
 
 
@@ -211,8 +212,10 @@ class _ToLeader(_Connection):
                     raise
 
     def request(self, *arguments: Any, **options: Any) -> None:
-        if self.door is not self._controller.door:
+        door = self._controller.door
+        if self.door is not door:
             self.close()
+            self.door = door
         self._requested = arguments, options
         super().request(*arguments, **options)
 

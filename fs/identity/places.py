@@ -26,6 +26,7 @@ MACHINE_DIRECTORY = Path("/run/speedwell")
 MOST_CONTROLLERS = 8
 MOST_SAID = 64
 """So many URLs are looked at, good or not."""
+MOST_BYTES = 64 << 10
 
 
 def state_directory() -> Path:
@@ -71,7 +72,8 @@ def controllers_for(directory: Path | str | None = None) -> str:
     if not chosen:
         return ""
     try:
-        return controllers_in((Path(chosen).parent / files.CONTROLLERS).read_text())
+        with (Path(chosen).parent / files.CONTROLLERS).open("rb") as stream:
+            return controllers_in(stream.read(MOST_BYTES).decode())
     except (OSError, UnicodeDecodeError):
         return ""
 

@@ -28,6 +28,7 @@ class One:
         self.leads = True
         self.leader = self.standbys = ""
         self.asked: list[tuple[str, bytes]] = []
+        self.hosts: list[str] = []
         one = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -36,6 +37,7 @@ class One:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 one.asked.append((self.path, body))
+                one.hosts.append(self.headers["Host"])
                 self.send_response(200 if one.leads else 503)
                 if not one.leads:
                     self.send_header(LEADER_HEADER, one.leader)
@@ -80,6 +82,7 @@ def test_a_request_to_a_standby_goes_to_the_leader_at_once_and_so_do_those_after
         assert (post(first, b"1"), post(first, b"2"), post(second, b"3")) == (200, 200, 200)
         assert [body for _, body in a.asked] == [b"1"]
         assert [body for _, body in b.asked] == [b"1", b"2", b"3"]
+        assert b.hosts == [b.url.removeprefix("http://")] * 3
         a.leads, b.leads = True, False
         assert post(first, b"4") == 200 and a.asked[-1] == ("/v1/reads", b"4")
 
@@ -239,6 +242,12 @@ def test_what_is_no_url_of_a_controller_is_passed_over_by_all_who_read_it(tmp_pa
     machine.told("https://127.0.0.1:1," + nonsense)
     assert places.controllers_for(machine.identity) == Controller(OF_INSTALLATION, machine.identity).url
     assert Controller(OF_INSTALLATION, machine.identity).url == "https://127.0.0.1:1"
+
+
+def test_a_list_of_controllers_that_does_not_end_counts_as_none(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    (machine.identity.parent / files.CONTROLLERS).symlink_to("/dev/zero")
+    assert not Controller(OF_INSTALLATION, machine.identity).is_known
 
 
 def test_who_is_told_of_ever_more_controllers_by_the_authority_believes_a_few(tmp_path: Path) -> None:
