@@ -199,3 +199,15 @@ def test_init_takes_no_directory_with_other_things_in_it(tmp_path: Path) -> None
     done = CliRunner().invoke(speedwell, ["init", str(tmp_path), "--address", "127.0.0.1"])
     assert "is not empty" in str(done.exception)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_the_controllers_of_the_installation_stand_alone(tmp_path: Path) -> None:
+    def of(controller: str) -> Path:
+        path = tmp_path / "nameserver.toml"
+        path.write_text(f'listen = "10.0.0.1:7400"\ndirectory = "/srv"\ncontroller = "{controller}"\n')
+        return path
+
+    assert config.check(nameserver, of("installation"))["controller"] == "installation"
+    for nonsense in ("Installation", "installation,https://10.0.0.1:8080"):
+        with pytest.raises(InvalidArgument, match="is not http"):
+            config.check(nameserver, of(nonsense))
