@@ -155,8 +155,9 @@ def _written_at(path: Path) -> float:
 def _read(path: Path) -> Current | None:
     try:
         found = Current(**json.loads(path.read_text()))
-        told = controllers_for(found.identity) if found.kind == MACHINE and found.identity else ""
-        return replace(found, controller=told or found.controller)
+        if found.kind != MACHINE or not found.identity:
+            return found
+        return replace(found, controller=controllers_for(found.identity, found.controller or "") or None)
     except (FileNotFoundError, PermissionError, NotADirectoryError):
         return None
     except (ValueError, TypeError) as error:

@@ -267,8 +267,8 @@ def remember(processes: Processes) -> current.Current:
 
 def controllers(processes: Processes) -> str:
     """The URLs of those that this machine knows, with commas between them."""
-    return (places.controllers_for(processes.directory / identities.FOLDER / roles.OPERATOR)
-            or str(processes.settings.get("controller", "")))
+    return places.controllers_for(processes.directory / identities.FOLDER / roles.OPERATOR,
+                                  str(processes.settings.get("controller", "")))
 
 
 def described(processes: Processes) -> current.Current:

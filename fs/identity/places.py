@@ -65,17 +65,17 @@ def known(nameserver: str) -> Path | None:
     return None
 
 
-def controllers_for(directory: Path | str | None = None) -> str:
+def controllers_for(directory: Path | str | None = None, own: str = "") -> str:
     """The URLs of an installation's controllers, with commas between them, as this machine was told last: of that
-    which the identity in `directory`, else in SPEEDWELL_IDENTITY, is of. Empty if there are none."""
+    which the identity in `directory`, else in SPEEDWELL_IDENTITY, is of. Empty if there are none. `own` are those
+    that the machine was made with: one of which others are not told leads its programs alone."""
     chosen = directory or os.environ.get(VARIABLE)
-    if not chosen:
-        return ""
-    try:
-        with (Path(chosen).parent / files.CONTROLLERS).open("rb") as stream:
-            return controllers_in(stream.read(MOST_BYTES).decode())
-    except (OSError, UnicodeDecodeError):
-        return ""
+    told = ""
+    with suppress(OSError, UnicodeDecodeError):
+        if chosen:
+            with (Path(chosen).parent / files.CONTROLLERS).open("rb") as stream:
+                told = controllers_in(stream.read(MOST_BYTES).decode())
+    return told if not own or {*own.split(",")} <= {*told.split(",")} else own
 
 
 def controllers_in(said: object) -> str:

@@ -138,6 +138,21 @@ def test_the_authority_goes_on_telling_of_controllers_that_its_machine_heard_of_
     assert told.read_text() == one
 
 
+def test_a_machine_whose_controller_leads_nobody_else_goes_on_asking_that_one(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(places.STATE_VARIABLE, str(tmp_path / "state"))
+    own, others = "https://10.0.0.4:8080", "https://10.0.0.1:8080,https://10.0.0.2:8080"
+    directory = tmp_path / "d"
+    Authority.make(directory / "identity").issue("reader-d", roles.READER)
+    found = {"nameserver": "10.0.0.1:7400", "controller": own, "etcd": ""}
+    (directory / "identity" / "authority.key").rename(tmp_path / "key")     # the authority is elsewhere
+    processes = parts._write(parts.Part(directory, "d", "10.0.0.4"), [roles.CONTROLLER, roles.DATASERVER], found)
+    assert tomllib.loads((directory / "dataserver.toml").read_text())["controller"] == own
+    (directory / "identity" / files.CONTROLLERS).write_text(others)
+    parts.remember(processes)
+    assert parts.controllers(processes) == current.in_directory(directory).controller == own
+
+
 def test_a_file_in_place_of_an_installation_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     refused = CliRunner().invoke(up, ["--local", str(tmp_path / "file")])
