@@ -16,6 +16,7 @@ from pyroute2 import netns
 
 from speedwell.controller.metadata.api import MetadataApi
 from speedwell.controller.metadata.book import MetadataBook, MetadataServerRefused
+from speedwell.controller.metadata.hot_book import HotBook
 from speedwell.controller.metadata.models import Announcement, text_of
 from tests.integration.fs.test_metadata_store import Site
 from tests.waiting import wait_until
@@ -47,7 +48,7 @@ class Controller:
         self._lock = threading.Lock()
         self._routes: dict[str, str] = {}
         self._stopped = threading.Event()
-        api = MetadataApi(SimpleNamespace(book=self.book, announce=self.book.announced),
+        api = MetadataApi(SimpleNamespace(book=self.book, announce=self.book.announced, hot=HotBook(lambda: 0)),
                           SimpleNamespace(name_of=str))
         lock = self._lock
 
