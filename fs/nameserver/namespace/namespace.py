@@ -264,11 +264,13 @@ class Namespace(Renaming, ExtendedAttributes):
 
         Raises NoSuchFile (removed), StaleFile (another content), IsADirectory.
         """
-        inode = self.inode(number)
-        if inode.content is not None and file_id != inode.content.file_id and (
-                inode.content.origin == (origin or file_id)):
+        try:
+            inode, content = self._content(number, file_id)
+        except StaleFile:
+            inode = self.inode(number)
+            if inode.content is None or inode.content.origin != (origin or file_id):
+                raise
             return inode
-        inode, content = self._content(number, file_id)
         if size_bytes > content.size_bytes:
             self._grow(inode, content, size_bytes, now_ns if mtime_ns is None else mtime_ns, now_ns)
         return inode
