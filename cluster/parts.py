@@ -163,9 +163,9 @@ def note_invited(processes: Processes, told: Mapping[str, str]) -> None:
     if known:
         processes.settings |= known
         processes.save()
-    _tell_controllers(processes.directory / identities.FOLDER, known.get("controller", before["controller"]))
-    if known:
         remember(processes)
+    else:   # an authority of an earlier version has told nobody
+        _tell_controllers(processes.directory / identities.FOLDER, before["controller"])
 
 
 def replace(processes: Processes, machine: str, address: str) -> None:

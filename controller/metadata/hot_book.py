@@ -75,13 +75,11 @@ class HotBook:
         if now - self._planned_at >= PLAN_SECONDS or gone:
             self._planned_at = now
             self._plan_anew(layout, alive)
-        is_synced = self.synced_version >= self.version
-        if is_synced:
+        if self.synced_version >= self.version:
             self._ending.clear()
         for place, (servers, since) in self._prepared.items():
             if place not in self.in_force and self.synced_version >= since and all(
-                    place[1] in self._said[server].answers_for for server in servers if server in self._said) \
-                    and all(server in self._said for server in servers):
+                    server in self._said and place[1] in self._said[server].answers_for for server in servers):
                 self.in_force[place] = servers
                 self.version += 1
 

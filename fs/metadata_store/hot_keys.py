@@ -103,4 +103,3 @@ def hottest(reads: dict[int, int], total: int, seconds: float, most: int = 64) -
     worth = sorted((address for address, count in reads.items() if 100 * count >= total),
                    key=lambda address: -reads[address])
     return {address: reads[address] / seconds for address in worth[:most]}
-
