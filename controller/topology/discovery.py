@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -50,6 +51,8 @@ LISTEN_RETRY_SECONDS = 1.0
 NEW_SWITCH_SECONDS, NEW_SWITCH_INTERVALS = 10.0, 3
 """How long after it began to hand up probes a switch may get links at ports where hosts seemed to be, at least: in
 seconds, and in intervals between two probes of a port."""
+PROBES_AT_ONCE = 64
+"""Handed to one switch's connection by one system call."""
 SILENCE_CHECK_SECONDS = 5.0
 """How long both switches of a suspected link may take to confirm that they have nothing more to tell."""
 
@@ -265,11 +268,15 @@ class Discovery(Application):
 
     def _probe(self) -> None:
         now = time.monotonic()
+        due: dict[str, list[PortKey]] = {}
         for key in self.probing.tick(now):
-            if self._send_probe(key):
-                self.probing.sent(key, now)
-            else:
-                self.probing.not_sent(key, now)
+            due.setdefault(key[0], []).append(key)
+        for dpid, of_switch in due.items():
+            for at in range(0, len(of_switch), PROBES_AT_ONCE):
+                keys = of_switch[at:at + PROBES_AT_ONCE]
+                left = self._send_probes(dpid, keys)
+                for key in keys:
+                    (self.probing.sent if key in left else self.probing.not_sent)(key, now)
         for key in self.probing.turned_edge(now, self.state.recovered_ports):
             if not self.state.leads_away(key):
                 self.state.remove_link(key)
@@ -278,13 +285,17 @@ class Discovery(Application):
             self._being_checked.add(key)
             self.loops.spawn(self._check_silence, key)
 
-    def _send_probe(self, key: PortKey) -> bool:
-        """Hand a probe to the switch's connection unless that is backed up: waiting here would delay all others."""
-        datapath, probe = self.state.datapaths.get(key[0]), self._probes.get(key)
-        if datapath is None or probe is None or datapath.is_backed_up:
-            return False
-        header, frame = probe
-        return bool(datapath.send(header + lldp.sign(frame, self.probing.begin_epoch(key), self._secret)))
+    def _send_probes(self, dpid: str, keys: Sequence[PortKey]) -> frozenset[PortKey]:
+        """Hand probes of some ports to their switch's connection, all at once, unless that is backed up: waiting here
+        would delay all others. Returns those that left."""
+        datapath = self.state.datapaths.get(dpid)
+        probes = {key: probe for key in keys if (probe := self._probes.get(key))}
+        if datapath is None or datapath.is_backed_up or not probes:
+            return frozenset()
+        has_left = datapath.send(b"".join(
+            header + lldp.sign(frame, self.probing.begin_epoch(key), self._secret)
+            for key, (header, frame) in probes.items()))
+        return frozenset(probes) if has_left else frozenset()
 
     def probe_arrived(self, packet: PacketIn) -> None:
         """Take in an LLDP frame that a switch handed up."""
@@ -303,10 +314,10 @@ class Discovery(Application):
             self._refuse(destination, "declared", now)
             return
         # Until a moment ago, hosts behind a switch that is new may have spoken through this cable.
-        is_new = self._is_new(probe.source[0], now) or self._is_new(destination[0], now)
-        heard = self.probing.received(probe.source, destination, probe.epoch, now,
-                                      lambda key: bool(self.state.hosts_behind(key)),
-                                      lambda key: not is_new and key in self.state.host_ports)
+        ends = probe.source[0], destination[0]
+        heard = self.probing.received(
+            probe.source, destination, probe.epoch, now, lambda key: bool(self.state.hosts_behind(key)),
+            lambda key: key in self.state.host_ports and not any(self._is_new(dpid, now) for dpid in ends))
         if heard.refused:
             self._refuse(destination, heard.refused, now)
         for key in heard.doubtful:
@@ -352,7 +363,7 @@ class Discovery(Application):
             for end in (key, other, key, other):
                 if end is None:
                     return
-                self._send_probe(key)
+                self._send_probes(key[0], [key])
                 confirmed(self.state, self.state.datapath(end[0]), [], SILENCE_CHECK_SECONDS)
                 hub.sleep(TICK_SECONDS)
             if not self.probing.is_suspect(key) or self.probing.far_end(key) != other:

@@ -3,10 +3,10 @@
 Each probe has an epoch of its own. An epoch counts once, and a link that is not known yet is believed only on one of
 the last few probes of a port: what a host recorded is of no use later.
 
-A port is probed a few times as soon as it is up, then once per interval, spread evenly. The interval grows with the
-number of ports so that the packets per second stay bounded. A link is only suspected of being dead after several
-probes in a row that really left did not come back; whoever suspects it asks both switches before taking it out, so
-neither a busy nor a stalled controller ever drops a live link.
+A port is probed a few times as soon as it is up, then once per interval, switches spread evenly. The interval grows
+with the number of ports so that the packets per second stay bounded. A link is only suspected of being dead after
+several probes in a row that really left did not come back; whoever suspects it asks both switches before taking it
+out, so neither a busy nor a stalled controller ever drops a live link.
 """
 
 from __future__ import annotations
@@ -173,8 +173,9 @@ class Probing:
             due = now + FIRST_PROBES_SECONDS[port.probes_sent] - before
         else:
             interval = self.current_interval_seconds * (EDGE_INTERVALS if port.is_edge else 1)
-            # The first regular turn is anywhere in the interval, so that ports that came up together spread out.
-            spread = zlib.crc32(repr(key).encode()) / 2**32 if port.probes_sent == len(FIRST_PROBES_SECONDS) else 1.0
+            # The first regular turn is anywhere in the interval, so that switches that came together spread out. The
+            # ports of one have theirs together: their probes take one message's way.
+            spread = zlib.crc32(key[0].encode()) / 2**32 if port.probes_sent == len(FIRST_PROBES_SECONDS) else 1.0
             due = now + interval * max(spread, 0.1)
         self._enqueue(key, due)
 
