@@ -280,10 +280,14 @@ def _read(console: Console, settings: FabricSettings, cluster: dict[str, Any], r
 def _show(console: Console, results: dict[str, Any]) -> None:
     _table(results).show()
     for name, measured in results.items():
-        for source in measured["congested_read"]["sources"]:
-            way = " → ".join([source["replica"], *source["path"][1:-1], measured["congested_read"]["reader"]])
+        read = measured["congested_read"]
+        for source in read["sources"]:
+            way = " → ".join([source["replica"], *source["path"][1:-1], read["reader"]])
             console.print(f"congested read {name} them: {source['bytes'] / LARGE_FILE_BYTES:.0%} over {way}",
                           highlight=False)
+        if read["replica_failures"]:
+            console.print(f"congested read {name} them: {read['replica_failures']} replicas could not be reached, "
+                          "and others took over", highlight=False)
     share = max(measured["congested_read"]["switch_cpu_share"] for measured in results.values())
     console.print(f"ovs-vswitchd used at most {share:.0%} of the machine's processors during a read.")
 

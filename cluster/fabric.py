@@ -39,6 +39,7 @@ from speedwell.fs import insecure
 from speedwell.fs.coflows import ADDRESS_VARIABLE, KEY_FILE_VARIABLE
 from speedwell.fs.slots import ANY_OWNER
 from speedwell.host_agent.channel import agent_key
+from speedwell.host_agent.class_shares import shares_of
 from speedwell.topo.emulation import Emulation
 from speedwell.topo.emulation.discovery import wait_for_hosts, wait_for_network
 from speedwell.topo.emulation.processes import in_namespace
@@ -82,7 +83,8 @@ class FabricCluster:
         self.emulation = Emulation(self.network, directory=settings.directory,
                                    controller=(MACHINE, OPENFLOW_PORT), shaped=settings.shaped,
                                    queue_packets=settings.queue_packets, queues=settings.coflows is not None,
-                                   host_queues=self._has_classes_at_hosts,
+                                   host_queues=shares_of(host_agents.shares(self._slices))
+                                   if self._has_classes_at_hosts else (),
                                    host_queue_packets=settings.host_queue_packets, host_service_bytes=DATASERVER_BYTES
                                    + host_agents.PROCESS_BYTES * (settings.host_agents is not None),
                                    identities=settings.directory / identities.FOLDER if settings.identity else None)
@@ -247,16 +249,20 @@ class FabricCluster:
         return self.settings.coflows is not None and POLICIES.get(Kind.COFLOW, self.settings.coflows).ranks_flows
 
     @property
+    def _slices(self) -> str:
+        """Of ports between switches, where coflows have any."""
+        return "priorities" if self._ranks_flows else "mincof"
+
+    @property
     def _has_classes_at_hosts(self) -> bool:
-        return self.settings.host_agents is not None and self._ranks_flows
+        return self.settings.host_agents is not None and self.settings.coflows is not None
 
     def _coflow_options(self) -> list[str]:
         policy = self.settings.coflows
         if policy is None:
             return []
-        queues = "priorities" if self._ranks_flows else "mincof"
         keeps = self.settings.host_agents is not None and policy == RATES_AT_HOSTS
-        return ["--queues", queues, "--coflow-policy", policy, "--coflow-host", MACHINE,
+        return ["--queues", self._slices, "--coflow-policy", policy, "--coflow-host", MACHINE,
                 *(["--coflow-rates", "hosts"] if keeps else []),
                 *(["--trust-dscp"] if self._has_classes_at_hosts else []),
                 "--coflow-key-file", str(host_agents.key_file(self._coflow_keys))]
@@ -371,7 +377,8 @@ class FabricCluster:
     def _agent(self, name: str) -> Command:
         shown = local_metrics.identity_of(self.processes)   # to who reads metrics; it has a key for all else
         return with_identity(self.processes, host_agents.agent(
-            self.settings.directory, name, self.network.host(name).ip, MACHINE, self._inside(name)),
+            self.settings.directory, name, self.network.host(name).ip, MACHINE, self._inside(name),
+            self._slices if self._has_classes_at_hosts else "priorities"),
             shown.name if shown else None)
 
     def _mount(self, name: str, mountpoint: Path) -> Command:

@@ -9,6 +9,7 @@ import math
 import secrets
 import shutil
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 import requests
@@ -20,7 +21,9 @@ from speedwell.cluster.local_commands import LOOPBACK
 from speedwell.cluster.processes import Command, program
 from speedwell.cluster.switched import ALL, KEYS, METRICS_PORT, PORT, key_file
 from speedwell.cluster.switched import TIMESLICES as SCHEDULER
+from speedwell.controller.policy.network.traffic_classes import MINCOF_QUEUES
 from speedwell.fs import durable
+from speedwell.host_agent.class_shares import WHOLE_PERCENT
 from speedwell.topo.emulation.settings import Settings
 from speedwell.topo.fabric import Fabric
 from speedwell.topo.fabric.addresses import KEY_NETWORK, SLOT_NETWORK
@@ -58,11 +61,18 @@ def scheduler(directory: Path, fabric: Fabric, host: str, controller: str, *opti
         "--slice-ms", str(slice_ms(fabric)), "--realtime", *options])
 
 
-def agent(directory: Path, name: str, address: str, scheduler_host: str, prefix: Sequence[str]) -> Command:
+def shares(slices: str) -> str:
+    """What agents are told of the classes that ports between switches have with these `slices`."""
+    queues = sorted(MINCOF_QUEUES, key=attrgetter("number")) if slices == "mincof" else ()
+    return ",".join(str(round(each.share * WHOLE_PERCENT)) for each in queues)
+
+
+def agent(directory: Path, name: str, address: str, scheduler_host: str, prefix: Sequence[str],
+          slices: str) -> Command:
     return Command(f"agent-{name}", [
         program("speedwell-host-agent"), "--address", address, "--scheduler", f"{scheduler_host}:{PORT}",
         "--key-file", str(key_file(directory / KEYS, address)), "--first", str(KEY_NETWORK),
-        "--first", str(SLOT_NETWORK), "--realtime"], prefix=prefix)
+        "--first", str(SLOT_NETWORK), "--realtime", "--shares", shares(slices)], prefix=prefix)
 
 
 def turns(metrics_url: str) -> dict[str, int]:

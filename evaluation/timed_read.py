@@ -57,6 +57,7 @@ def _read(client: Client, path: str) -> dict[str, object]:
     finally:
         reader.close()
     return {"bytes": position, "seconds": seconds, "parts": len(sources),
+            "replica_failures": client.metrics.replica_failures,
             "replica": " and ".join(source.replica_id for source in sources) or None,
             "chosen_by": steered.chosen_by if steered else None,
             "sources": [{"replica": source.replica_id, "bytes": source.size_bytes, "path": list(source.path)}

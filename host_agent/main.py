@@ -25,6 +25,7 @@ from speedwell.fs.errors import InvalidArgument
 from speedwell.fs.option_types import Network, Size
 from speedwell.host_agent import realtime as realtime_process
 from speedwell.host_agent.agent import Agent
+from speedwell.host_agent.class_shares import shares_of
 from speedwell.host_agent.errors import InvalidSetting, MissingRequirement
 from speedwell.host_agent.metrics import AgentMetrics
 from speedwell.host_agent.uplink import Uplink
@@ -46,6 +47,9 @@ from speedwell.host_agent.uplink import Uplink
               help="A flow that has moved this many bytes waits for its turn; smaller ones never wait.")
 @click.option("--first", type=Network(), multiple=True, metavar="NETWORK",
               help="Flows to and from these addresses go first and never wait, however large. May be repeated.")
+@click.option("--shares", default="", metavar="PERCENT,...", show_default=False,
+              help="Of the uplink, that the classes of traffic from 0 on have for certain; they share what is left. "
+              "30,50,20 where the coflow policy is mincof.  [default: all classes in order]")
 @realtime_process.option
 @prometheus.OPTION
 @click.option("--identity", type=click.Path(path_type=Path), metavar="DIR",
@@ -53,8 +57,8 @@ from speedwell.host_agent.uplink import Uplink
 @insecure_servers.option
 @logs.OPTION
 def command(address: str, scheduler: str, key_file: Path, rate: int | None, queue_packets: int | None, large: int,
-            first: tuple[IPv4Network, ...], realtime: bool, metrics: str | None, identity: Path | None,
-            insecure: str | None, log_level: str) -> int:
+            first: tuple[IPv4Network, ...], shares: str, realtime: bool, metrics: str | None,
+            identity: Path | None, insecure: str | None, log_level: str) -> int:
     """Hold large flows until it is their turn, and queue this host's traffic by class, until SIGTERM or SIGINT."""
     logs.configure(log_level)
     (host, port), *others = map(_resolved, scheduler.split(","))
@@ -63,10 +67,11 @@ def command(address: str, scheduler: str, key_file: Path, rate: int | None, queu
     if metrics and not prometheus.is_loopback(metrics):
         insecure_servers.check(identity, insecure or insecure_servers.LOOPBACK,
                                metrics=parse_address(metrics, "--metrics", lowest_port=0)[0])
+    class_shares = shares_of(shares)
     interface = interface_of(address)
     if os.geteuid() != 0:
         raise MissingRequirement("holding packets and queueing them by class needs root: run it with sudo")
-    uplink = Uplink(interface, rate, queue_packets, large, first)
+    uplink = Uplink(interface, rate, queue_packets, large, first, class_shares)
     if realtime:
         realtime_process.run_before_all_others()
     agent = Agent(address, scheduler_at, uplink, large)

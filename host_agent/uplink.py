@@ -17,6 +17,7 @@ from typing import Any
 from speedwell.fs.wire.turns import MARK as OWN_MARK
 from speedwell.host_agent import netlink
 from speedwell.host_agent.channel import PRIORITIES
+from speedwell.host_agent.class_shares import IN_ORDER, ClassShare
 from speedwell.host_agent.errors import KernelRefused, MissingRequirement
 
 MARK_SHIFT, MARK_MASK = 24, 0x0F000000
@@ -24,8 +25,6 @@ MARK_SHIFT, MARK_MASK = 24, 0x0F000000
 CLASS_CHAIN, GATE_CHAIN = "SPEEDWELL-CLASS", "SPEEDWELL-GATE"
 FIRST_QUEUE = 5300
 """The NFQUEUE that no packet comes to. It is an agent's as long as it runs, and shows that there can be one."""
-LEAST_SHARE = 0.02
-"""Of the uplink, for each class: TCP stays alive where it has to wait."""
 BURST_SECONDS, LEAST_BURST_BYTES = 0.001, 1600
 """What the uplink may make up for: more would leave in one go at the begin of a slice, and wait in the last port."""
 ACK_BYTES = 128
@@ -127,9 +126,10 @@ class Uplink:
     """The rules and classes on one interface. Nothing is made before `make`."""
 
     def __init__(self, interface: str, rate_bps: int | None, queue_packets: int | None, threshold_bytes: int,
-                 first: Sequence[IPv4Network] = ()) -> None:
+                 first: Sequence[IPv4Network] = (), shares: Sequence[ClassShare] = IN_ORDER) -> None:
         """`rate_bps` None: what limits the interface today. `first`: flows to and from these go first and are not
-        held, however large they are. Raises MissingRequirement, KernelRefused."""
+        held, however large they are. `shares` are those of the classes from 0 on. Raises MissingRequirement,
+        KernelRefused."""
         for program, package in PROGRAMS.items():
             if shutil.which(program) is None:
                 raise MissingRequirement(f"{program} is missing: apt-get install {package}")
@@ -141,6 +141,7 @@ class Uplink:
         self._queue_packets = queue_packets or (self._before.queue_packets if self._before else None) or 50
         self._threshold_bytes = threshold_bytes
         self._first = first
+        self._shares = shares
         self._frame_bytes = int(json.loads(run("ip", "-j", "link", "show", "dev", interface))[0]["mtu"])
 
     @property
@@ -201,10 +202,9 @@ class Uplink:
         tail = f"ceil {rate}bit burst {burst} cburst {burst} quantum {self._frame_bytes}"
         lines = [f"qdisc replace {device} root handle {_HANDLE} htb default 10",
                  f"class replace {device} parent {_HANDLE} classid {_WHOLE} htb rate {rate}bit {tail}"]
-        for priority in range(PRIORITIES):
-            number = dscp_of(priority)
+        for number, own in reversed(list(enumerate(self._shares))):
             lines += [f"class replace {device} parent {_WHOLE} classid 1:1{number} htb "
-                      f"rate {max(8, round(rate * LEAST_SHARE))}bit {tail} prio {priority}",
+                      f"rate {max(8, round(rate * own.share))}bit {tail} prio {own.precedence}",
                       f"qdisc replace {device} parent 1:1{number} handle 1{number}: bfifo limit {limit}"]
             if number:
                 lines.append(f"filter add {device} parent {_HANDLE} protocol ip prio 1 u32 "

@@ -24,6 +24,7 @@ from speedwell.controller.policy.coflows.coflow import (
 )
 from speedwell.controller.policy.coflows.live_coflows import hashed
 from speedwell.controller.policy.coflows.mincof import BEST_EFFORT_SHARE, SCHEDULED_SHARE, STARVED_SHARE
+from speedwell.controller.policy.coflows.steady_classes import steady_classes
 from speedwell.controller.policy.network.graph import Network
 from speedwell.controller.policy.network.traffic_classes import LEAST_SHARE, PRIORITIES
 from speedwell.controller.policy.reads.rerouting import Tcp, loss
@@ -84,6 +85,7 @@ class CoflowSimulation:
         self._numbers = count()
         self._running: dict[Hashable, _Running] = {}
         self._alive: dict[Hashable, int] = {}
+        self._steady: dict[Hashable, int] = {}
         self._hidden: set[Hashable] = set()
         self._reports_due = False
         self._caps_changed = True
@@ -189,6 +191,8 @@ class CoflowSimulation:
 
     def _enforce(self, schedule: Schedule) -> None:
         self._caps_changed = True
+        self._steady = steady_classes({flow_id: own.priority for flow_id, own in schedule.assignments.items()
+                                       if own.priority is not None}, self._steady)
         for flow_id, own in schedule.assignments.items():
             running = self._running.get(flow_id)
             if running is None:
@@ -199,7 +203,7 @@ class CoflowSimulation:
                 metered = own.rate_bps * self._enforcement.meter_part
                 self._caps[row] = metered if metered > WAIT_BPS else 0.0
             self._class[row] = CLASSES[own.service_class]
-            self._rank[row] = LOWEST_RANK if own.priority is None else own.priority
+            self._rank[row] = self._steady.get(flow_id, LOWEST_RANK)
             if own.path is not None:
                 links = tuple(self._network.link_index(link) for link in own.path.links)
                 if links != tuple(self._links[row, : len(links)]):

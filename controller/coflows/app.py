@@ -40,10 +40,10 @@ from speedwell.controller.policy.network.five_tuple import FiveTuple
 from speedwell.controller.policy.network.graph import Network
 from speedwell.controller.policy.network.traffic_classes import (
     BEST_EFFORT,
-    PRIORITIES,
     SCHEDULED,
     STARVED,
     class_of_priority,
+    priority_of_class,
 )
 from speedwell.controller.rest import RestApplication
 from speedwell.controller.services import Services
@@ -68,6 +68,13 @@ SHORT_SECONDS = 0.005
 FEW_FLOWS = 100
 """Updates of more flows than this are taken in there too."""
 LOOP_PATIENCE_SECONDS = 30.0
+
+
+def traffic_class_of(assignment: Assignment) -> int | None:
+    """The class of a flow's packets on links; None where the schedule leaves it to others."""
+    if assignment.priority is not None:
+        return class_of_priority(assignment.priority)
+    return TRAFFIC_CLASSES[assignment.service_class] if assignment.path is not None else None
 
 
 class Coflows(Application):
@@ -232,14 +239,20 @@ class Coflows(Application):
         self.book.planned(plan)
         if plan.assignments is not None:
             self.forwarding.records.ranks = plan.ranks
-        self.forwarding.records.order_hosts({
-            flow: min(assignment.priority, PRIORITIES - 1)
-            for flow, assignment in self.book.enforced.items() if assignment.priority is not None},
+        self.forwarding.records.order_hosts(
+            {flow: priority_of_class(traffic_class) for flow, assignment in self.book.enforced.items()
+             if (traffic_class := self._class_at_hosts(assignment)) is not None},
             {flow: rate_bps for flow, rate_bps in self._paces_bps.items() if self.book.flow(flow) is not None})
         self._away -= returned
         if plan.assignments is not None or updates.ended:
             self._schedule_changed.set()
         hub.sleep(self._rests.planned(began, time.monotonic()))
+
+    def _class_at_hosts(self, assignment: Assignment) -> int | None:
+        """None where it is left to the host."""
+        if assignment.priority is None and not self._state.settings.trust_dscp:
+            return None     # by its priority a host would serve `starved` before `scheduled`
+        return traffic_class_of(assignment)
 
     def _decide(self, updates: CoflowUpdates, now: float) -> CoflowPlan:
         began = time.thread_time()
@@ -333,12 +346,7 @@ class Coflows(Application):
     def _claim(self, flow: FiveTuple, assignment: Assignment, reported: ReportedFlow | None) -> Claim:
         """What the schedule says of a flow. The rest is left to the others: a rate or a priority without a path goes
         with whatever path the flow has."""
-        traffic_class = None
-        if assignment.priority is not None:
-            traffic_class = class_of_priority(assignment.priority)
-        elif assignment.path is not None:
-            traffic_class = TRAFFIC_CLASSES[assignment.service_class]
-        return Claim(flow, CLAIMANT, reported, assignment.path, traffic_class, assignment.rate_bps,
+        return Claim(flow, CLAIMANT, reported, assignment.path, traffic_class_of(assignment), assignment.rate_bps,
                      lifetime_seconds=self._state.settings.coflow_lifetime_seconds)
 
     # --- time and the network ---

@@ -9,9 +9,10 @@ plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from speedwell.controller.policy.coflows.coflow import Assignment, Coflow, CoflowScheduler, Schedule
+from speedwell.controller.policy.coflows.steady_classes import steady_classes
 from speedwell.controller.policy.errors import PolicyError
 from speedwell.controller.policy.network.five_tuple import FiveTuple
 from speedwell.controller.policy.network.graph import Network
@@ -77,6 +78,7 @@ class CoflowPlanner:
                  enforce: Callable[[Assignments, Network], dict[FiveTuple, Assignment]]) -> None:
         self._make, self._enforce = make, enforce
         self._source = network
+        self._classes: dict[FiveTuple, int] = {}
         self.start_over()
 
     @property
@@ -111,10 +113,19 @@ class CoflowPlanner:
                 scheduler.network_changed(now)
         if decision.schedule is None:
             return CoflowPlan(refused)
-        assignments: dict[FiveTuple, Assignment] = dict(decision.schedule.assignments)  # type: ignore[arg-type]
+        assignments = self._with_steady_classes(decision.schedule)
         return CoflowPlan(refused, assignments, self._enforce(assignments, self._network),
                           decision.schedule.order,  # type: ignore[arg-type]  # coflows are known to it by their ids
                           _ranks(decision.schedule))
+
+    def _with_steady_classes(self, schedule: Schedule) -> dict[FiveTuple, Assignment]:
+        assignments: dict[FiveTuple, Assignment] = dict(schedule.assignments)  # type: ignore[arg-type]
+        self._classes = steady_classes({flow: own.priority for flow, own in assignments.items()
+                                        if own.priority is not None}, self._classes)
+        for flow, steady in self._classes.items():
+            if assignments[flow].priority != steady:
+                assignments[flow] = replace(assignments[flow], priority=steady)
+        return assignments
 
     def _arrive(self, coflow: Coflow, refused: dict[FiveTuple, str], now: float) -> None:
         """One flow at a time only if some are refused."""

@@ -9,6 +9,7 @@ import socket
 import time
 from collections import Counter, defaultdict
 from contextlib import suppress
+from dataclasses import replace
 
 from speedwell.coflow.report import Flow
 from speedwell.controller.policy.errors import PolicyError
@@ -20,7 +21,6 @@ from speedwell.fs.controller import Controller
 from speedwell.host_agent.channel import (
     MAX_DATAGRAM_BYTES,
     MAX_FLOWS,
-    PRIORITIES,
     BacklogReport,
     FlowClass,
     Registration,
@@ -150,14 +150,16 @@ class TurnService:
             del self._places[agent]
 
     def _tell_classes(self, now: float) -> None:
-        """At once what is new, with the last class for flows that are ranked no more; and all of it again each
-        second, as datagrams get lost and agents begin anew."""
+        """At once what is new, and all of it again each second, as datagrams get lost and agents begin anew.
+
+        Flows that are ranked no more keep their class for a lease: with the next coflow of the same connection they
+        would have it back, and its packets overtake those that wait in the last class."""
         before, classes = self._told_classes, self._classes.classes
         is_due = now >= self._classes_due
         if classes is before and not is_due:
             return
         self._told_classes = classes
-        told = {flow: FlowClass(flow, PRIORITIES - 1) for flow in before.keys() - classes.keys()} | classes
+        told = {flow: replace(before[flow], pacing_bps=0) for flow in before.keys() - classes.keys()} | classes
         if is_due:
             self._classes_due = now + TELL_SECONDS
         else:

@@ -59,8 +59,7 @@ class CoflowScale:
 
 def emulated_tasks(figure: Experiment, choices: Choices, runs: int, coflows: int | None = None) -> list[CoflowTask]:
     """The runs of a figure, each of so many `coflows`, for the methods that are played."""
-    methods = tuple(method for method in METHODS if method.policy in EMULATED
-                    and (not method.hosts_enforce or QUEUES.get(method.policy) == "priorities"))
+    methods = tuple(method for method in METHODS if method.policy in EMULATED)
     chosen = replace(figure, methods=methods, runs=runs, quick_runs=runs).tasks(choices)
     return [_played(task, choices.quick, coflows) for task in chosen]
 

@@ -26,6 +26,7 @@ from speedwell.cluster.processes import Command, Processes, program
 from speedwell.controller.policy.coflows.coflow import Coflow
 from speedwell.evaluation.neighbours import introduce
 from speedwell.host_agent.channel import agent_key
+from speedwell.host_agent.class_shares import shares_of
 from speedwell.topo.emulation import Emulation
 from speedwell.topo.emulation.discovery import wait_for_hosts, wait_for_network
 from speedwell.topo.emulation.processes import in_namespace
@@ -70,7 +71,7 @@ class Replayed:
 class ReplaySettings:
     """How a replay is run. `policy` is one that the controller offers for coflows, or None: nobody schedules. Coflows
     in `unreported` are background traffic. `slowdown` stretches the time between arrivals. `paced`: rates are kept by
-    the hosts, not by meters. `hosts_enforce`: host agents keep the policy's priorities on hosts' links."""
+    the hosts, not by meters. `hosts_enforce`: host agents keep the policy's queues on hosts' links."""
 
     fabric: Fabric
     directory: Path
@@ -94,7 +95,7 @@ def replay(coflows: Sequence[Coflow], settings: ReplaySettings,
             settings.fabric, directory=settings.directory / "switches", controller=(MACHINE, OPENFLOW_PORT),
             queues=queues != "none", mtu=MTU_BYTES, queue_packets=QUEUE_PACKETS,
             best_effort_packets=BEST_EFFORT_PACKETS, host_queue_packets=HOST_QUEUE_PACKETS,
-            host_queues=settings.hosts_enforce))
+            host_queues=shares_of(host_agents.shares(queues)) if settings.hosts_enforce else ()))
         processes = Processes(settings.directory)
         stack.callback(processes.stop)
         key_file = settings.directory / "coflow.key"
@@ -121,7 +122,7 @@ def replay(coflows: Sequence[Coflow], settings: ReplaySettings,
 
 def _controller(settings: ReplaySettings, key_file: Path, queues: str) -> Command:
     config = settings.directory / "controller.toml"
-    lines = [f'queues = "{queues}"']
+    lines = [f'queues = "{queues}"', *(["trust_dscp = true"] if settings.hosts_enforce else [])]
     if settings.policy is not None:
         lines += [f'coflow_policy = "{settings.policy}"', f'coflow_key_file = "{key_file}"',
                   f'coflow_host = "{MACHINE}"', f"coflow_threshold_bytes = {float(settings.threshold_bytes)}",
@@ -141,7 +142,8 @@ def _host_agents(settings: ReplaySettings, emulation: Emulation) -> list[Command
     return [host_agents.scheduler(directory, fabric, MACHINE, CONTROLLER_URL, "--no-turns", "--slice-ms", "1000",
                                   "--insecure=fabric"),
             *(host_agents.agent(directory, host.name, host.ip, MACHINE,
-                                in_namespace(emulation.host_pid(host.name), ())) for host in fabric.hosts)]
+                                in_namespace(emulation.host_pid(host.name), ()), settings.queues)
+              for host in fabric.hosts)]
 
 
 def _play(coflows: Sequence[Coflow], agents: Agents, settings: ReplaySettings,

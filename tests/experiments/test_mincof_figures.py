@@ -14,7 +14,7 @@ from speedwell.sim.errors import InvalidSetting
 
 
 def test_a_quick_figure_leaves_its_results_and_what_was_assumed(tmp_path: Path) -> None:
-    arguments = ["mincof-size", "--quick", "--output", str(tmp_path)]
+    arguments = ["mincof-size", "--quick", "--point", "< 200 MB", "--output", str(tmp_path)]
     result = CliRunner().invoke(experiment, arguments)
 
     assert result.exit_code == 0, result.output

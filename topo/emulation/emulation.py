@@ -44,8 +44,8 @@ class Emulation:
                  controller: tuple[str, int] | None = (MACHINE_ADDRESS, CONTROLLER_PORT), mtu: int = 9000,
                  queue_packets: int = 20, shaped: bool = True, congestion_control: str | None = None,
                  queues: bool = False, best_effort_packets: int = 2, host_queue_packets: int | None = None,
-                 host_queues: bool = False, host_service_bytes: int = 0, identities: Path | None = None,
-                 standby: tuple[str, int] | None = None) -> None:
+                 host_queues: Sequence[tuple[float, int]] = (), host_service_bytes: int = 0,
+                 identities: Path | None = None, standby: tuple[str, int] | None = None) -> None:
         self.fabric = fabric
         self.directory = directory.resolve()
         self.settings = Settings(controller=controller, mtu=mtu, queue_packets=queue_packets, shaped=shaped,

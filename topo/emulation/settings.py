@@ -1,5 +1,6 @@
 """How a fabric is emulated, whichever fabric it is."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -32,7 +33,8 @@ class Settings:
     `queues` lets the ports between switches classify packets by their MPLS traffic class, so that a controller can
     give each class a queue (docs/reference/switch-tables.md); `best_effort_packets` is then the length of
     the queue of class 0.
-    `host_queues` lets ports to hosts serve eight classes in order, by DSCP: only where host agents vouch for it.
+    `host_queues` has the queues of ports to hosts, by DSCP, only where host agents vouch for it: of each class from 0
+    on the share of the port that it has for certain, and its precedence for what is left (0 first). None: one queue.
     `identities` has a directory for each switch with the key and certificate of its datapath id
     (`speedwell.fs.identity.bundle`): then OpenFlow and the switches' databases are over TLS alone.
     With `fail_mode` "standalone" a switch without a controller learns addresses like a bridge, which suits
@@ -49,7 +51,7 @@ class Settings:
     fail_mode: FailMode = "secure"
     queues: bool = False
     best_effort_packets: int = 2
-    host_queues: bool = False
+    host_queues: Sequence[tuple[float, int]] = ()
     identities: Path | None = None
 
     def __post_init__(self) -> None:

@@ -11,8 +11,6 @@ _ETHERNET_HEADER_BYTES = 14
 _BURST_SECONDS = 0.001
 _TRAFFIC_CLASSES = 8
 _CLASSIFIER_PRIORITY = 1
-_LEAST_SHARE = 0.02
-"""Of a port to a host, for each class: TCP stays alive where it has to wait."""
 
 
 def burst_bytes(capacity_bps: int, settings: Settings) -> int:
@@ -34,16 +32,14 @@ def port_qos(interface: str, capacity_bps: int, settings: Settings) -> list[str]
 
 
 def host_port_qos(interface: str, capacity_bps: int, settings: Settings) -> list[str]:
-    """As `port_qos` for a port to a host: a queue for each traffic class, the highest served first."""
+    """As `port_qos` for a port to a host: a queue for each traffic class, by `Settings.host_queues`."""
     burst_bits = 8 * burst_bytes(capacity_bps, settings)
     limits = [f"other_config:max-rate={capacity_bps}", f"other_config:burst={burst_bits}"]
-    numbers = range(_TRAFFIC_CLASSES)
-    queues = [word for number in numbers for word in (
+    queues = [word for number, (share, precedence) in enumerate(settings.host_queues) for word in (
         "--", f"--id=@queue-{interface}-{number}", "create", "Queue", *limits,
-        f"other_config:min-rate={round(capacity_bps * _LEAST_SHARE)}",
-        f"other_config:priority={_TRAFFIC_CLASSES - 1 - number}")]
+        f"other_config:min-rate={round(capacity_bps * share)}", f"other_config:priority={precedence}")]
     return [*queues, "--", f"--id=@qos-{interface}", "create", "QoS", "type=linux-htb", limits[0],
-            *(f"queues:{number}=@queue-{interface}-{number}" for number in numbers),
+            *(f"queues:{number}=@queue-{interface}-{number}" for number in range(len(settings.host_queues))),
             "--", "set", "Port", interface, f"qos=@qos-{interface}"]
 
 

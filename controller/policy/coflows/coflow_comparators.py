@@ -13,7 +13,7 @@ its paper says or oftener, and at no fewer occasions than coflow-plus.
   use it. Within a queue first come, first served, within a coflow max-min fair. ECMP. The paper asks for falling
   weights; here the first queue has ten, the last one.
 * `Sincronia` (Agarwal et al., SIGCOMM 2018): the order of `bssi`, which is within four times the best, enforced by
-  priorities alone: no rates. The eight classes of traffic go to the first seven coflows and to all others. ECMP.
+  priorities alone: no rates. Coflows have the eight classes of traffic as under coflow-plus (`steady_classes`). ECMP.
 * `Tailor` (Jiang et al., ICCCN 2016): fair sharing, but a new coflow's slowest flow is moved to the path on which it
   gets most, if the coflow then ends earlier: one flow a decision, no rates.
 * `Rapier` (Zhao et al., INFOCOM 2015): route and rate together. Each coflow in turn, smallest bottleneck first, is
@@ -42,8 +42,7 @@ from speedwell.controller.policy.coflows.live_coflows import (
 from speedwell.controller.policy.compiled import Integers, Reals
 from speedwell.controller.policy.network.graph import Network
 from speedwell.controller.policy.network.maxmin import global_shares
-
-PRIORITIES = 8
+from speedwell.controller.policy.network.traffic_classes import PRIORITIES
 
 
 class LiveArrays:

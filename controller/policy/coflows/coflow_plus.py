@@ -6,8 +6,9 @@
   (`coflow_order.improved`).
 * **Routes**: in that order each coflow is placed, its largest flow first, where what was placed before it and its own
   flows end soonest (`coflow_kernels.route`). Any coflow is re-balanced when that lets it end sooner by `worth`.
-* **Priorities instead of meters**: the first seven coflows have a class of traffic each, all others share the eighth.
-  No rate has to be right, and what a flow leaves when it ends is taken at once, without a decision.
+* **Priorities instead of meters**: at least the first four coflows have a class of traffic each, at most seven; all
+  others share the eighth (`steady_classes`). No rate has to be right, and what a flow leaves when it ends is taken at
+  once, without a decision.
 * **Decisions** at arrivals, completions, and a second after the last one as reports come: what has to be done first
   changes while coflows run.
 
@@ -46,8 +47,8 @@ from speedwell.controller.policy.errors import (
     UnknownNode,
 )
 from speedwell.controller.policy.network.graph import Network, Path
+from speedwell.controller.policy.network.traffic_classes import PRIORITIES
 
-PRIORITIES = 8
 WORTH = 0.05
 """A coflow is moved if it ends sooner by this part."""
 NEXT = 64

@@ -34,3 +34,8 @@ SLICES: dict[str, tuple[QueueClass, ...]] = {"none": (), "mincof": MINCOF_QUEUES
 def class_of_priority(priority: int) -> int:
     """The traffic class of a priority: 0, which is served first, has the highest."""
     return PRIORITIES - 1 - min(max(priority, 0), PRIORITIES - 1)
+
+
+def priority_of_class(number: int) -> int:
+    """The priority at hosts of packets of a traffic class."""
+    return PRIORITIES - 1 - number

@@ -51,18 +51,18 @@ def acknowledged(cluster: FabricCluster, host: str, port: int) -> int:
     return max(map(int, re.findall(r"bytes_acked:(\d+)", shown)), default=0)
 
 
-def swapped_at(cluster: FabricCluster, host: str, to_port: int) -> float:
-    """When the first packet to a port leaves the host in the first class, by time.time()."""
+def fallen_at(cluster: FabricCluster, host: str, to_port: int) -> float:
+    """When the first packet to a port leaves the host in a class behind the second, by time.time()."""
     enter(cluster.emulation.host_pid(host))
     until = time.monotonic() + SECONDS
     with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_ALL)) as tap:
         while time.monotonic() < until:
             if select.select([tap], [], [], 0.1)[0]:
                 data, (_, _, way, *_) = tap.recvfrom(64)
-                if way == socket.PACKET_OUTGOING and data[1] >> 2 == dscp_of(0) and \
+                if way == socket.PACKET_OUTGOING and data[1] >> 2 < dscp_of(1) and \
                         int.from_bytes(data[22:24], "big") == to_port:
                     return time.time()
-    raise TimeoutError(f"nothing to port {to_port} is of the first class")
+    raise TimeoutError(f"nothing to port {to_port} falls behind")
 
 
 @pytest.mark.parametrize(("place", "pairs"), [
@@ -85,9 +85,10 @@ def test_the_first_coflow_has_nine_tenths_of_a_hosts_link_and_they_change_places
                                                       "--cport", str(port + 1000), "-t", "600"], tmp_path / f"{port}")
             stack.callback(client.kill)
         reporters = [stack.enter_context(Reporter(address)) for _ in ports]
-        for reporter, (source, target), port, size in zip(reporters, pairs, ports, (SMALL_BYTES, LARGE_BYTES),
-                                                          strict=True):
+        (told, *_), _ = [
             reporter.add([(Flow(FABRIC.host(source).ip, FABRIC.host(target).ip, port + 1000, port), size)])
+            for reporter, (source, target), port, size in zip(reporters, pairs, ports, (SMALL_BYTES, LARGE_BYTES),
+                                                              strict=True)]
 
         def share() -> float:
             """The first's, of the next bytes that arrive of both."""
@@ -102,12 +103,12 @@ def test_the_first_coflow_has_nine_tenths_of_a_hosts_link_and_they_change_places
         wait_until(lambda: share() >= 0.9, SECONDS, "the first coflow does not go first")
         shares = [share()]
         with ThreadPoolExecutor(1) as pool:
-            swapped: Future[float] = pool.submit(swapped_at, cluster, pairs[1][0], ports[1])
-            wait_until(swapped.running, SECONDS, "nobody looks")
-            answer = session(CONTROLLER).delete(f"{CONTROLLER}/v1/coflows/{reporters[0].coflow_id.hex()}", timeout=30)
-            answer.raise_for_status()
+            fallen: Future[float] = pool.submit(fallen_at, cluster, pairs[0][0], ports[0])
+            wait_until(fallen.running, SECONDS, "nobody looks")
+            told.moved(0, at_least=2 * LARGE_BYTES)     # now the other has less left
+            reporters[0].report()
             began = time.time()
-            took = swapped.result(SECONDS) - began
+            took = fallen.result(SECONDS) - began
         wait_until(lambda: share() <= 0.1, SECONDS, "they do not change places")
         shares.append(share())
     print(f"\n{place}: {shares[0]:.3f} of the bytes, then {shares[1]:.3f}; new class after {1000 * took:.0f} ms")

@@ -56,3 +56,15 @@ def test_no_flow_is_left_behind_by_a_schedule(unscheduled: Replayed, tmp_path: P
     played = play(tmp_path, policy, queues, paced)
     assert all(LEAST_SECONDS[name] * 0.9 < seconds < MOST_LONGER * max(unscheduled.seconds.values())
                for name, seconds in played.seconds.items()), (played, unscheduled)
+
+
+def test_a_scheduled_coflow_of_mincof_has_its_queue_on_its_hosts_link_too(tmp_path: Path) -> None:
+    """Five connections share the link otherwise: that of the coflow takes five times as long as alone."""
+    size, others = 4_000_000, [CoflowFlow(f"untold.{number}", "r0h0", "r1h1", 6_000_000) for number in range(4)]
+    coflows = [Coflow("untold", tuple(others), 0.0),
+               Coflow("told", (CoflowFlow("told.0", "r0h0", "r1h0", size),), 1.0)]
+    played = replay(coflows, ReplaySettings(FABRIC, tmp_path, "mincof", "mincof", 500_000, {"untold"},
+                                            hosts_enforce=True, timeout_seconds=120))
+    alone = size * 8 / LINK_BPS
+    print(f"\n{played.seconds['told'] / alone:.2f} times as long as alone")
+    assert 1 / 0.7 < played.seconds["told"] / alone < 3, played

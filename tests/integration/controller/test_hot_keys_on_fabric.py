@@ -28,10 +28,12 @@ client, last, done = MetadataClient(timeout_seconds=20, identity=identity_for(""
 while not stop.exists():
     if role == "write":
         client.put(key, b"%d" % (done + 1))
-        told.write_bytes(b"%8d" % (done + 1))
+        written = told.with_suffix(".new")
+        written.write_bytes(b"%d" % (done + 1))
+        written.replace(told)
         time.sleep(0.1)
     else:
-        least = max(int(told.read_bytes() or b"0"), last)
+        least = max(int(told.read_bytes()), last)
         last = int(client.get(key) or b"0")
         assert last >= least, f"{last} was read after {least}"
     done += 1
@@ -58,7 +60,7 @@ def test_a_hot_key_is_answered_by_replicas_in_each_rack_while_it_changes_and_by_
             site.serve(server)
         site.wait_until_settled(set(servers))
         stop, told = tmp_path / "stop", tmp_path / "told"
-        told.write_bytes(b"%8d" % 0)
+        told.write_bytes(b"0")
 
         def begin(client: str, role: str) -> tuple[subprocess.Popen[bytes], Path]:
             log = tmp_path / f"{role}-{client}"

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from speedwell.coflow import Flow
-from speedwell.host_agent.channel import FlowClass
+from speedwell.controller.policy.network.traffic_classes import SCHEDULED
+from speedwell.host_agent.channel import PRIORITIES, FlowClass
 from speedwell.host_agent.marks import Marks
 from speedwell.host_agent.uplink import dscp_of, mark_of, socket_priority
 from tests.integration.host_agent.hosts import (
@@ -62,6 +63,19 @@ def test_the_first_class_goes_before_the_sixth_and_they_change_places_in_mid_flo
     assert agent.metrics()["marks_total"] >= 4
     scheduler.classes.clear()       # that they have none any more got lost
     wait_until(lambda: 0.2 < share_of(one, other) < 0.8, DEADLINE_SECONDS, agent.log.read_text)
+
+
+def test_a_class_keeps_its_share_of_the_uplink_whoever_goes_before(tmp_path: Path) -> None:
+    with agent_on_host(tmp_path, "--shares", "30,50,20") as (hosts, scheduler, agent), \
+            closing(Transfer(hosts, 9001)) as scheduled, closing(Transfer(hosts, 9002)) as best_effort:
+        wait_until(lambda: min(scheduled.received_bytes, best_effort.received_bytes) > 100_000, DEADLINE_SECONDS,
+                   "none sends")
+        scheduler.classify(FlowClass(scheduled.flow, PRIORITIES - 1 - SCHEDULED.number))
+        wait_until(lambda: 0.55 < share_of(scheduled, best_effort, 2_000_000) < 0.74, DEADLINE_SECONDS,
+                   agent.log.read_text)
+        scheduler.classify(FlowClass(scheduled.flow, 0))
+        wait_until(lambda: 0.68 < share_of(scheduled, best_effort, 2_000_000) < 0.8, DEADLINE_SECONDS,
+                   agent.log.read_text)
 
 
 def test_a_sender_that_may_sets_its_class_itself(scene: Scene) -> None:

@@ -6,6 +6,7 @@ import json
 import logging
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -25,7 +26,7 @@ from speedwell.controller.policy.timeslices.xco_plus import AGED_SLICES
 from speedwell.controller.timeslices import watches as watches_module
 from speedwell.controller.timeslices.main import command
 from speedwell.controller.timeslices.metrics import SchedulerMetrics
-from speedwell.controller.timeslices.service import TurnService
+from speedwell.controller.timeslices.service import TELL_SECONDS, TurnService
 from speedwell.controller.timeslices.standby import FirstScheduler
 from speedwell.controller.timeslices.turns import CALM_SECONDS, SILENT_SECONDS, TurnKeeper, later
 from speedwell.controller.timeslices.watches import LEAST_SECONDS, ClassWatch, NetworkWatch, network_of
@@ -557,7 +558,7 @@ def test_agents_that_report_more_often_than_slices_end_put_nothing_off() -> None
             remote.channel.close()
 
 
-def test_agents_are_told_the_classes_of_their_hosts_flows_and_their_end() -> None:
+def test_agents_are_told_the_classes_of_their_hosts_flows_which_keep_them_for_a_lease_and_no_pace() -> None:
     controller = Controller(GOOD)
     service = TurnService(TurnKeeper("xco-plus", SLICE, Network()), MASTER, SLICE, ("127.0.0.1", 0),
                           ControllerAt(controller.url))
@@ -575,7 +576,12 @@ def test_agents_are_told_the_classes_of_their_hosts_flows_and_their_end() -> Non
             "pacing_bps": 5 * 10**6} for source in (A, B))
         wait_until(lambda: is_told({flow: (2, 5 * 10**6)}), 30, "it is not told its host's class and pace")
         controller.classes = ()
-        wait_until(lambda: is_told({flow: (7, 0)}), 30, "it is not told that the flow is ranked no more")
+        wait_until(lambda: is_told({flow: (2, 0)}), 30, "it is not told that the flow is ranked no more")
+        remote.orders.clear()
+        deadline = time.monotonic() + 2 * TELL_SECONDS
+        while time.monotonic() < deadline:
+            remote.turn()
+        assert remote.orders == {}, "it is told again, so the lease does not end"
     finally:
         service.stop()
         running.join(10)

@@ -48,6 +48,9 @@ class Told:
             self.planner.follow_network()
             self.book.planned(self.planner.plan(self.book.updates(), now))
 
+    def priorities(self) -> list[int | None]:
+        return sorted(own.priority for own in self.book.enforced.values())  # type: ignore[type-var]
+
     def expire(self, now: float) -> None:
         for coflow in self.book:
             self.book.expire(coflow, now)
@@ -56,6 +59,7 @@ class Told:
     def sizes(self) -> dict[str, int]:
         """Of everything that the book and the planner keep."""
         kept = {f"book.{name}": value for name, value in vars(self.book).items()}
+        kept |= {f"planner.{name}": value for name, value in vars(self.planner).items()}
         kept |= {f"scheduler.{name}": value for name, value in vars(self.planner.scheduler).items()}
         return {name: len(value) for name, value in kept.items() if isinstance(value, (dict, set, list, tuple))}
 
@@ -95,6 +99,18 @@ def test_nothing_is_kept_of_ten_thousand_coflows_that_have_ended(policy: str) ->
     told.expire(now)
     told.plan(now)
     assert {name: size for name, size in told.sizes().items() if size} == {}
+
+
+def test_flows_rise_to_a_better_class_only_when_fewer_than_four_coflows_have_one_of_their_own() -> None:
+    told = Told("coflow-plus", fabric())
+    for number in range(6):
+        told.take(number, {4 * number: (number + 1) * 9 * MB}, 0.0)
+    told.plan(0.0)
+    assert told.priorities() == [0, 1, 2, 3, 4, 5]
+    for ended, left in ((0, [1, 2, 3, 4, 5]), (1, [2, 3, 4, 5]), (2, [3, 4, 5]), (3, [4, 5]), (4, [5])):
+        told.take(ended, {4 * ended: 0}, 0.1 * ended)
+        told.plan(0.1 * ended)
+        assert told.priorities() == left
 
 
 def test_a_coflow_remembers_some_of_ten_thousand_flows_that_it_lost() -> None:

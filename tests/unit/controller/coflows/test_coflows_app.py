@@ -22,6 +22,7 @@ from speedwell.controller.errors import InvalidSettings
 from speedwell.controller.loops import TURN_SECONDS, Loops
 from speedwell.controller.policy.coflows.live_coflows import TableScheduler
 from speedwell.controller.policy.network.five_tuple import FiveTuple
+from speedwell.controller.policy.network.traffic_classes import PRIORITIES, SCHEDULED
 from speedwell.controller.rest import RestApplication
 from speedwell.controller.services import Services
 from speedwell.controller.settings import Settings
@@ -84,16 +85,25 @@ def test_no_meter_lets_so_little_pass_that_tcp_stands_still(run: Any) -> None:
     run(scenario)
 
 
+def come_about(condition: Callable[[], Any]) -> None:
+    """Within ten simulated seconds: planning rests for as long as it really took, which a busy machine stretches."""
+    for _ in range(1000):
+        if condition():
+            return
+        eventlet.sleep(0.01)
+    pytest.fail("it has not come about")
+
+
 def test_nothing_is_left_in_the_switches_after_a_thousand_coflows(run: Any) -> None:
     def scenario(site: Site) -> None:
         most = 0
         for number in range(1000):
             coflow_id = number.to_bytes(16)
             site.report(20 * MB, coflow_id=coflow_id)
-            eventlet.sleep(0.02)
+            come_about(lambda: site.meters)
             most = max(most, *(meter.meter_id for meter in site.meters))
             site.report(0, coflow_id=coflow_id)
-            eventlet.sleep(0.02)
+            come_about(lambda: not site.entries and not site.meters)
         assert most == own_range(None, 1 << 16).start
         assert site.entries == [] and site.meters == [] and len(site.coflows.book) == 0
 
@@ -339,6 +349,21 @@ def test_a_priority_is_a_traffic_class_on_a_path_of_the_flows_own(
         (entry,) = site.entries
         assert entry.actions[0].traffic_class == traffic_class and entry.meter_id is None
         assert len(site.taken()) == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_hosts_are_told_the_classes_of_a_policy_without_priorities_only_where_their_dscp_is_trusted(
+        run: Any, trusted: bool) -> None:
+    def scenario(site: Site) -> None:
+        site.state.settings = site.state.settings.model_copy(update={"trust_dscp": trusted})
+        site.report(20 * MB)
+        eventlet.sleep(0.1)
+        (entry,) = site.entries
+        assert entry.actions[0].traffic_class == SCHEDULED.number
+        told = list(site.coflows.forwarding.records.priorities.values())
+        assert told == ([PRIORITIES - 1 - SCHEDULED.number] if trusted else [])
 
     run(scenario)
 
