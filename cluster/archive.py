@@ -136,7 +136,7 @@ def _described(client: Client, path: bytes, attributes: Attributes, name: str) -
     info.linkname = os.fsdecode(attributes.target)
     info.pax_headers = {"mtime": f"{Decimal(attributes.mtime_ns).scaleb(-9):f}"}
     if attributes.has_extended_attributes:
-        for key, value in client.metadata.list_extended_attributes(path).items():
+        for key, value in client.metadata.posix.list_extended_attributes(path).items():
             info.pax_headers[XATTR + key.decode(**_TEXT)] = value.decode(**_TEXT)
     return info
 
@@ -147,9 +147,9 @@ def _make_file(client: Client, directory: bytes, path: bytes, info: tarfile.TarI
     hidden = paths.join(paths.parent(path), b".restore.%b" % secrets.token_hex(8).encode())
     if info.islnk():
         target = paths.normalise(b"/" + os.fsencode(info.linkname)).lstrip(b"/")
-        client.metadata.link(paths.join(directory, target), hidden)
+        client.metadata.posix.link(paths.join(directory, target), hidden)
     elif info.issym():
-        client.metadata.make_symbolic_link(hidden, os.fsencode(info.linkname), os.geteuid(), os.getegid())
+        client.metadata.posix.make_symbolic_link(hidden, os.fsencode(info.linkname), os.geteuid(), os.getegid())
     elif info.isreg():
         client.create(hidden, 0o600)
     else:
@@ -182,7 +182,7 @@ def _describe(client: Client, path: bytes, info: tarfile.TarInfo) -> None:
     for key, value in info.pax_headers.items():
         if key.startswith(XATTR):
             name = key.removeprefix(XATTR).encode(**_TEXT)
-            client.metadata.set_extended_attribute(path, name, value.encode(**_TEXT))
+            client.metadata.posix.set_extended_attribute(path, name, value.encode(**_TEXT))
     if os.geteuid() == 0:   # only root gives files to others
         client.set_attributes(path, uid=info.uid, gid=info.gid)
     client.set_attributes(path, mode=None if info.issym() else info.mode & 0o7777,

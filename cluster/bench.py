@@ -143,6 +143,6 @@ def _remove(client: Client, place: bytes) -> None:
         with suppress(NoSuchFile):
             client.remove(paths.join(place, entry.name))
     client.rmdir(place)
-    kept = [entry for entry in client.metadata.trash() if paths.is_within(entry.path, place)]
+    kept = [entry for entry in client.metadata.trash.entries() if paths.is_within(entry.path, place)]
     for first in range(0, len(kept), PURGED_AT_ONCE):
-        client.metadata.purge(kept[first:first + PURGED_AT_ONCE])
+        client.metadata.trash.purge(kept[first:first + PURGED_AT_ONCE])

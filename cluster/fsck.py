@@ -164,14 +164,14 @@ def repair(metadata: MetadataClient, found: Check) -> None:
                            dataserver_ids=problem.holders) for problem in found.problems if problem.left is not None]
     waiting = {tail.file_id for tail in lost_tails}   # what is short of what is left is seen with the next check
     bad = [finding for finding in found.of_kind("lost-replica", "short-replica") if finding.file_id not in waiting]
-    metadata.repair([*bad, *outvoted, *unreadable], found.of_kind("orphaned"), lost_tails=lost_tails)
+    metadata.operator.repair([*bad, *outvoted, *unreadable], found.of_kind("orphaned"), lost_tails=lost_tails)
 
 
 def _check_once(metadata: MetadataClient, progress: Callable[[int], None], verify: VerifyOperation | None,
                 digests: bool) -> Check:
     result = Check()
     inventories: dict[str, dict[str, FileReport]] = {}
-    surplus = metadata.surplus()
+    surplus = metadata.operator.surplus()
     statistics = metadata.statistics()
     result.warnings = list(statistics.warnings)
     result.awaited_inventories = list(statistics.awaited_inventories)
@@ -193,10 +193,10 @@ def _check_once(metadata: MetadataClient, progress: Callable[[int], None], verif
         if not status.server.alive and (status.replicas or not status.draining):
             result.away.append(name)
     entries = {}
-    for entry in metadata.contents():
+    for entry in metadata.operator.contents():
         entries[file_id_text(entry.content.file_id)] = entry
         progress(1)
-    surplus |= metadata.surplus() | _left_behind(entries, inventories)
+    surplus |= metadata.operator.surplus() | _left_behind(entries, inventories)
     result.waiting = len(surplus)
     result.problems = compare(entries.values(), inventories, set(result.unreachable), surplus,
                               away=set(result.away))
@@ -222,7 +222,7 @@ def verified(server: Replica, operation: VerifyOperation, metadata: MetadataClie
     """What is wrong with the files that the dataserver compares with their sums. Raises ConnectionLost,
     MalformedFrame, NameserverUnavailable."""
     damage: dict[str, str] = {}
-    token = metadata.authorize()
+    token = metadata.operator.authorize()
     channel = connect_identified(server, metadata, VERIFY_TIMEOUT_SECONDS)
     try:
         while True:
@@ -248,7 +248,7 @@ def inventory_of(server: Replica, metadata: MetadataClient, digests: bool = Fals
     """All contents on a dataserver by file id, with digests of their sums if wanted, or all in quarantine there.
     Raises ConnectionLost, MalformedFrame, NameserverUnavailable."""
     contents: dict[str, FileReport] = {}
-    token = metadata.authorize()
+    token = metadata.operator.authorize()
     channel = connect_identified(server, metadata)
     try:
         after = ""

@@ -196,7 +196,7 @@ def upload_tree(client: Client, tree: Tree[bytes, Upload], progress: Progress, r
              for job in tree.files], progress)
     for path, target in tree.links:
         hidden = paths.join(paths.parent(path), b".link.%b" % secrets.token_hex(8).encode())
-        client.metadata.make_symbolic_link(hidden, target, os.geteuid(), os.getegid())
+        client.metadata.posix.make_symbolic_link(hidden, target, os.geteuid(), os.getegid())
         try:
             client.rename(hidden, path)
         except BaseException:

@@ -298,3 +298,14 @@ class DatabaseDamaged(StorageFailed):
 
 class InternalError(SpeedwellError):
     """A server failed in a way it did not foresee; its log has the details."""
+
+
+_BY_NAME: dict[str, type[SpeedwellError]] = {
+    kind.__name__: kind for kind in [*globals().values()]
+    if isinstance(kind, type) and issubclass(kind, SpeedwellError)
+}
+
+
+def named(name: str, message: str) -> SpeedwellError:
+    """The error of that class name, as an answer of another process carries it."""
+    return _BY_NAME.get(name, InternalError)(message)

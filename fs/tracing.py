@@ -126,11 +126,13 @@ def serving(name: str, traceparent: str) -> contextlib.AbstractContextManager[No
     return Span(name, traceparent, serves=True) if _is_told() else Within(traceparent)
 
 
-def asking(name: str) -> Within:
-    """A small request, which is one of its own unless it is part of another one."""
-    if current() or not _is_told():
-        return Within(current() or _new_request())
-    return Span(name)
+def asking(name: str, work: Callable[P, R], *arguments: P.args, **options: P.kwargs) -> R:
+    """Do `work`, a small request, which is one of its own unless it is part of another one."""
+    traceparent = _current.get()
+    if traceparent or not _is_told():
+        return run_within(traceparent or _new_request(), work, *arguments, **options)
+    with Span(name):
+        return work(*arguments, **options)
 
 
 def _is_told() -> bool:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from speedwell.fs.tracing import Span, run_within
+from speedwell.fs.tracing import asking, run_within
 from speedwell.fuse_mount.access_log import AccessLog
 from speedwell.fuse_mount.binding import CAP_POSIX_ACL
 from speedwell.fuse_mount.door import (
@@ -287,8 +287,7 @@ class Session:
     def _traced(self, name: str, method: Callable[..., None]) -> Callable[..., None]:
         """The same method as part of a trace: that of the open(2) whose handle it uses, or one that it begins."""
         def making(request: int, *arguments: Any) -> None:
-            with Span(name):
-                method(request, *arguments)
+            asking(name, method, request, *arguments)
 
         def using(request: int, *arguments: Any) -> None:
             run_within(self._operations.traceparent(arguments[-1].contents.fh), method, request, *arguments)

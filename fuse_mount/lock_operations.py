@@ -27,7 +27,7 @@ class LockOperations(NameOperations):
         """`lock`, with a lock that would be in the way, or F_UNLCK."""
         request = self._wanted(info, lock)
         request.action, request.session = pb.LockRequest.TEST, self._session.number
-        reply = self._metadata.lock(request)
+        reply = self._session.lock(request)
         if reply.granted:
             lock.l_type = fcntl.F_UNLCK
             return lock
@@ -82,7 +82,7 @@ class LockOperations(NameOperations):
         # Noted before it is asked for: whatever becomes of the answer, closing the file gives it up.
         self._locks_used = True
         self._files.handle(number).locks.add((request.owner, request.whole))
-        reply = self._metadata.lock(request)
+        reply = self._session.lock(request)
         if reply.granted:
             return self._granted(request.inode, number, reply.generation)
         if not waits:
@@ -98,11 +98,11 @@ class LockOperations(NameOperations):
     def _wait_for(self, request: pb.LockRequest) -> int:
         """The session's generation that has the lock then."""
         request.waits = True
-        while not (reply := self._metadata.lock(request)).granted:
+        while not (reply := self._session.lock(request)).granted:
             number = self._kernel.stopped_by()
             if number is not None:
                 request.action = pb.LockRequest.STOP_WAITING
-                self._metadata.lock(request)
+                self._session.lock(request)
                 raise OSError(number, "stopped while waiting for a lock")
         return reply.generation
 
@@ -122,7 +122,7 @@ class LockOperations(NameOperations):
         if not self._holders(request):
             return
         request.action, request.session = pb.LockRequest.RELEASE, self._session.number
-        self._metadata.lock(request)
+        self._session.lock(request)
         if request.first == 0 and request.last == END_OF_FILE:
             for handle in self._holders(request):
                 handle.locks.discard((request.owner, request.whole))

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from speedwell.fs import paths, units
+from speedwell.fs.client.names.attribute_cache import NEVER
 from speedwell.fs.errors import NoSuchAttribute, NoSuchFile, SpeedwellError
 from speedwell.fs.file_status import (
     CAPABILITIES,
@@ -53,7 +54,7 @@ class NameOperations(SharedState):
         copies = max(1, statistics.replication)
         capacity, available = statistics.capacity_bytes // copies, statistics.available_bytes // copies
         files, free_files = statistics.files + statistics.directories + FREE_INODES, FREE_INODES
-        for quota in self._client.metadata.quotas(paths.of_inode(self._root)):
+        for quota in self._metadata.quotas(paths.of_inode(self._root)):
             if quota.HasField("max_bytes"):
                 capacity = min(capacity, quota.max_bytes)
                 available = min(available, max(0, quota.max_bytes - quota.used_bytes))
@@ -77,7 +78,7 @@ class NameOperations(SharedState):
     def _look_up(self, directory: int, name: bytes) -> Status:
         path, told = paths.below(directory, name), self._told()
         if told is None:
-            known = self._metadata.known(path)
+            known = self._known.get(path)
             found = self._found(path, known) if known is not None else self._found_ahead(directory, name, path)
             if found is not None:
                 self._look_ahead.hits += 1
@@ -98,7 +99,7 @@ class NameOperations(SharedState):
 
     def _go_ahead(self, directory: int, name: bytes) -> None:
         """List what comes after a name that was looked up, if the program looks at one name after the other."""
-        page = self._look_ahead.missed(paths.of_inode(directory), name) if self._metadata.cache_seconds else 0
+        page = self._look_ahead.missed(paths.of_inode(directory), name) if self._known.seconds else 0
         if page:
             listing = _listing(directory)
             with suppress(SpeedwellError):  # what was asked for is known already
@@ -110,8 +111,8 @@ class NameOperations(SharedState):
         place = places.get(name, 0) if directory == listed else 0
         if place < listing.first or not place:
             return None
-        inode, seconds = listing.inodes[place], listing.until - time.monotonic()
-        if seconds <= 0 or self._metadata.changed_since(listing.moment, (path, inode)) or (
+        inode, seconds = listing.inodes[place], listing.moment.until - time.monotonic()
+        if seconds <= 0 or self._known.changed_since(listing.moment, (path, inode)) or (
                 self._files and self._files.by_inode(inode) is not None):
             return None     # beside it others may have come and gone
         at = (place - listing.first) * STATUS.size
@@ -189,7 +190,7 @@ class NameOperations(SharedState):
         self._require_supported(name)
         if not self._client.lookup(path).has_extended_attributes:
             raise NoSuchAttribute("the file has no attributes")
-        value = self._metadata.list_extended_attributes(path).get(name)
+        value = self._metadata.posix.list_extended_attributes(path).get(name)
         if value is None:
             raise NoSuchAttribute("the file has other attributes")
         return value
@@ -211,21 +212,22 @@ class NameOperations(SharedState):
         if not self._client.lookup(path).has_extended_attributes:
             return b""
         is_root = self._kernel.caller()[0] == 0
-        return b"".join(name + b"\0" for name in self._metadata.list_extended_attributes(path)
+        return b"".join(name + b"\0" for name in self._metadata.posix.list_extended_attributes(path)
                         if is_root or not name.startswith(b"trusted."))
 
     def setxattr(self, inode: int, name: bytes, value: bytes, flags: int) -> None:
         self._require_supported(name)
         path = paths.of_inode(inode)
         clear_setgid = name in ACLS and not self._kernel.is_in_group(self._client.lookup(path).gid)
-        self._metadata.set_extended_attribute(path, name, value, create=bool(flags & XATTR_CREATE),
-                                              replace=bool(flags & XATTR_REPLACE), clear_setgid=clear_setgid)
+        self._metadata.posix.set_extended_attribute(
+            path, name, value, create=bool(flags & XATTR_CREATE), replace=bool(flags & XATTR_REPLACE),
+            clear_setgid=clear_setgid)
         if name == CAPABILITIES:
             self._nodes.get(inode).may_be_capable = True
 
     def removexattr(self, inode: int, name: bytes) -> None:
         self._require_supported(name)
-        self._metadata.remove_extended_attribute(paths.of_inode(inode), name)
+        self._metadata.posix.remove_extended_attribute(paths.of_inode(inode), name)
 
     def _require_supported(self, name: bytes) -> None:
         if name in NOT_SUPPORTED or (not name.startswith(PREFIXES) and not (self._kernel.acls and name in ACLS)):
@@ -265,24 +267,23 @@ class NameOperations(SharedState):
             return False
         links = self._nodes.links(inode)
         if not links:
-            known = self._metadata.known(paths.of_inode(inode))
+            known = self._known.get(paths.of_inode(inode))
             links = 0 if known is None else known.link_count
         return links == LINKS_OF_LEAF
 
     def _leave_one_out(self, directory: int, listing: Listing) -> None:
         """The first file, if the kernel has to ask for it: who walks a tree comes to it before the next directory."""
         program, now, place = self._kernel.caller().process, time.monotonic(), OWN_ENTRIES
-        if (listing.statuses and now < listing.until and listing.kinds[place] != pb.DIRECTORY
+        if (listing.statuses and now < listing.moment.until and listing.kinds[place] != pb.DIRECTORY
                 and listing.inodes[place] not in self._nodes and self._listers.is_new(program, now)):
             listing.left_out = listing.inodes[place]
             self._listers.left_out(program, now)
             self._ahead = directory, {listing.names[place]: place}, listing
 
     def _list_on(self, directory: int, listing: Listing, after: bytes, *, statuses: bool, page: int) -> None:
-        reply, listing.moment, until = self._metadata.list_columns(paths.of_inode(directory), after,
-                                                                   statuses=statuses, limit=page)
+        reply, moment = self._metadata.list_columns(paths.of_inode(directory), after, statuses=statuses, limit=page)
         listing.first, listing.statuses = len(listing.names), reply.statuses
-        listing.until = until if reply.statuses else 0.0     # none of a directory that may be read, not searched
+        listing.moment = moment if reply.statuses else NEVER    # none of a directory that may be read, not searched
         listing.names.extend(reply.names)
         listing.inodes.extend(reply.inodes)
         listing.kinds.extend(reply.kinds)
@@ -290,18 +291,18 @@ class NameOperations(SharedState):
 
     def _holds(self, directory: int, listing: Listing, begin: int) -> bool:
         """Whether what is known about the entries from `begin` on may be told."""
-        return listing.first <= begin and time.monotonic() < listing.until and not self._metadata.changed_since(
+        return listing.first <= begin and time.monotonic() < listing.moment.until and not self._known.changed_since(
             listing.moment, [directory])
 
     def looked_up(self, directory: int, listing: Listing, begin: int, end: int) -> tuple[list[bytes], float]:
         """Like `lookup` of each of some entries: their STATUS, empty where that is not known, and for how many
         seconds the kernel may keep it."""
-        own, seconds = max(0, min(end, OWN_ENTRIES) - begin), listing.until - time.monotonic()
+        own, seconds = max(0, min(end, OWN_ENTRIES) - begin), listing.moment.until - time.monotonic()
         begin += own
         inodes = listing.inodes[begin:end]
         if not self._holds(directory, listing, begin):
             return [b""] * (own + len(inodes)), 0.0
-        unknown = self._metadata.changed_since(listing.moment, inodes)
+        unknown = self._known.changed_since(listing.moment, inodes)
         if self._files:
             unknown.update(inode for inode in inodes if self._files.by_inode(inode) is not None)
         if listing.left_out:
@@ -335,13 +336,13 @@ class NameOperations(SharedState):
         if kind in (0, stat.S_IFREG):
             return self._found(path, self._client.create(path, stat.S_IMODE(mode), uid, gid, True, umask=umask))
         if kind in SPECIAL_KINDS:
-            return self._found(path, self._metadata.make_special(path, SPECIAL_KINDS[kind], stat.S_IMODE(mode), uid,
-                                                                 gid, device, umask))
+            return self._found(path, self._metadata.posix.make_special(
+                path, SPECIAL_KINDS[kind], stat.S_IMODE(mode), uid, gid, device, umask))
         raise OSError(errno.EINVAL, "not a kind of file that mknod(2) makes")
 
     def symlink(self, target: bytes, directory: int, name: bytes) -> Status:
         path = paths.below(directory, name)
-        return self._found(path, self._metadata.make_symbolic_link(path, target, *self._kernel.caller()[:2]))
+        return self._found(path, self._metadata.posix.make_symbolic_link(path, target, *self._kernel.caller()[:2]))
 
     def readlink(self, inode: int) -> bytes:
         attributes = self._client.lookup(paths.of_inode(inode))
@@ -351,7 +352,7 @@ class NameOperations(SharedState):
 
     def link(self, inode: int, directory: int, name: bytes) -> Status:
         path = paths.below(directory, name)
-        return self._found(path, self._metadata.link(paths.of_inode(inode), path))
+        return self._found(path, self._metadata.posix.link(paths.of_inode(inode), path))
 
     # ------------------------------------------------------------------ removing and renaming
 
@@ -371,7 +372,7 @@ class NameOperations(SharedState):
             raise OSError(errno.EINVAL, "only RENAME_NOREPLACE or RENAME_EXCHANGE is supported")
         source, destination = paths.below(directory, name), paths.below(new_directory, new_name)
         holds = source != destination and flags != RENAME_EXCHANGE and self._if_open(destination) is not None
-        moved = self._metadata.known(source)
+        moved = self._known.get(source)
         replaced = self._metadata.rename(source, destination, no_replace=flags == RENAME_NOREPLACE,
                                          exchange=flags == RENAME_EXCHANGE,
                                          session=self._session.number if holds else 0,

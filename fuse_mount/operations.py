@@ -73,7 +73,7 @@ class SpeedwellOperations(LockOperations):
             self._opened(attributes, info)
             self._files.handle(info.fh).made_file = True
             return status
-        self._metadata.forget_all()
+        self._known.clear()
         raise self._stale("the name is not free any more")
 
     def _open_overtaken(self, path: bytes, uid: int, info: Any) -> Status:

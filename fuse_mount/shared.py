@@ -11,6 +11,7 @@ from typing import NamedTuple
 from speedwell.fs import paths
 from speedwell.fs.client import Client
 from speedwell.fs.client.change.open_file import Handle, OpenFile
+from speedwell.fs.client.names.attribute_cache import NEVER, Moment
 from speedwell.fs.client.names.look_ahead import LookAhead
 from speedwell.fs.client.names.session import Session
 from speedwell.fs.errors import LocksLost, NoSuchAttribute, NoSuchFile, ReadFailed, SpeedwellError
@@ -43,7 +44,7 @@ class Status(NamedTuple):
 @dataclass
 class Listing:
     """What an open directory has, as far as it was listed, in columns: `.`, `..` and its entries. Of those from
-    `first` on, `statuses` are as of `moment` (`MetadataClient.changed_since`), and may be told until `until`; that of
+    `first` on, `statuses` are as of `moment` (`AttributeCache.changed_since`), and may be told until its end; that of
     the inode `left_out` is not (`Listers`)."""
 
     names: list[bytes]
@@ -51,8 +52,7 @@ class Listing:
     kinds: bytearray
     statuses: bytes = b""
     first: int = 0
-    moment: int = 0
-    until: float = 0.0
+    moment: Moment = NEVER
     has_more: bool = True
     left_out: int = 0
 
@@ -81,11 +81,12 @@ class SharedState:
         self._client = client
         self._root = root
         self._metadata = client.metadata
+        self._known = client.metadata.cache
         self._kernel = kernel
         self._on_mounted = on_mounted
         self._files = OpenFiles(client, staging_directory)
-        self._nodes = Nodes(client.metadata.cache_seconds)
-        self._session = Session(client.metadata)
+        self._nodes = Nodes(self._known.seconds)
+        self._session = Session(client.metadata.requests.ask)
         self._held: set[int] = set()
         self._told_stale: dict[int, ToldStale] = {}
         self._locks_used = False
@@ -99,7 +100,7 @@ class SharedState:
 
     def _status(self, attributes: Attributes, path: bytes) -> Status:
         """What the kernel is told about what `path` leads to."""
-        seconds = self._metadata.seconds_left(path)
+        seconds = self._known.seconds_left(path)
         size, mtime_ns, ctime_ns = attributes.size, attributes.mtime_ns, attributes.ctime_ns
         hole_bytes = attributes.hole_bytes
         file = self._files.by_inode(attributes.inode) if self._files else None
@@ -178,7 +179,7 @@ class SharedState:
     def _drop_capabilities(self, inode: int) -> None:
         self._nodes.get(inode).may_be_capable = False
         with suppress(NoSuchAttribute, NoSuchFile):
-            self._metadata.remove_extended_attribute(paths.of_inode(inode), CAPABILITIES)
+            self._metadata.posix.remove_extended_attribute(paths.of_inode(inode), CAPABILITIES)
 
     # ------------------------------------------------------------------ between mounts
 
@@ -224,7 +225,7 @@ class SharedState:
     def _take_newest(self, handle: Handle) -> None:
         """Have all programs that have the file open here see what was published before on any mount."""
         file = handle.file
-        self._metadata.forget_all()
+        self._known.clear()
         self._kernel.drop_attributes(file.inode)
         with file.renewal:
             try:

@@ -12,6 +12,7 @@ import pytest
 
 from speedwell.fs import insecure
 from tests import shares, skips
+from tests.local_cluster import OWNERS_VARIABLE
 from tests.logs import FABRIC, Logs
 
 LOGS = pytest.StashKey[Logs]()
@@ -34,6 +35,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--within", type=float, metavar="SECONDS", help="Skip what has not begun by then; finding tests "
                      "does not count.")
     parser.addoption(skips.OPTION, action="store_true", help="A skip that is not in tests/skips.py is a failure.")
+    parser.addoption("--metadata-servers", type=int, metavar="N", help="So many nameservers own the namespace of "
+                     "each test's cluster that does not say who keeps it.")
     parser.addoption("--seed", type=int, help="Of tests that draw at random; one that fails prints its own.")
     parser.addoption(shares.OPTION, metavar="DIRECTORY", type=Path,
                      help="Leave the modules that others with this directory have taken, and take the rest.")
@@ -42,6 +45,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if directory := config.getoption(shares.OPTION):
         config.pluginmanager.register(shares.Shares(directory))
+    if number := config.getoption("--metadata-servers"):
+        os.environ[OWNERS_VARIABLE] = str(number)
 
 
 def pytest_sessionstart() -> None:

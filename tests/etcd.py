@@ -66,6 +66,13 @@ class EtcdCluster:
             self.start(number)
         wait_until(self._answers, 60, "etcd does not answer")
 
+    def lose_everything(self) -> None:
+        """All members die with what they had, and new ones are there."""
+        for number in list(self._running):
+            self.kill(number)
+            shutil.rmtree(self._data / str(number))
+        self.start_all()
+
     def __exit__(self, *_: object) -> None:
         for number in list(self._running):
             self.kill(number)

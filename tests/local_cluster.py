@@ -166,7 +166,8 @@ class LocalCluster:
         if (owners := int(os.environ.get(OWNERS_VARIABLE, "0"))) and not {"--etcd", "--mirrors"} & set(options):
             from tests.owner_daemons import OwnerDaemons
 
-            self.nameserver = OwnerDaemons(owners, program, directory)
+            self.nameserver = OwnerDaemons(owners, program, directory,
+                                           self.identity("operator") if self._secure else None)
         self._new = not (directory / "nameserver").exists()
         self.dataservers: list[Daemon] = []
         self._places = places or [(f"r{i // 2}", f"p{i // 4}") for i in range(dataservers)]
@@ -274,7 +275,7 @@ class LocalCluster:
 
         def is_set() -> bool:
             with suppress(DeviceBusy):
-                client.metadata.set_quota(path, max_bytes=max_bytes, max_files=max_files)
+                client.metadata.operator.set_quota(path, max_bytes=max_bytes, max_files=max_files)
                 return True
             return False
 

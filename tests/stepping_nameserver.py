@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from speedwell.fs.nameserver import main
-from speedwell.fs.store import SharedStore
+from speedwell.fs.store.block_owners import BlockOwners
+from speedwell.fs.store.shared import SharedStore
 
 VARIABLE = "SPEEDWELL_TEST_STEP"
 RENAME_STEPS = ("decided", "written", "mirrored", "asked", "seen", "told")
@@ -27,10 +28,11 @@ def at(step: str) -> None:
             os.kill(os.getpid(), int(number))
 
 
-def _around(method: str, before: str, after: str, is_meant: Callable[..., bool] = lambda *_: True) -> None:
-    inner = getattr(SharedStore, method)
+def _around(kind: type, method: str, before: str, after: str,
+            is_meant: Callable[..., bool] = lambda *_: True) -> None:
+    inner = getattr(kind, method)
 
-    def stepping(self: SharedStore, *arguments: Any) -> Any:
+    def stepping(self: Any, *arguments: Any) -> Any:
         is_step = is_meant(self, *arguments)
         if is_step and before:
             at(before)
@@ -39,13 +41,14 @@ def _around(method: str, before: str, after: str, is_meant: Callable[..., bool] 
             at(after)
         return result
 
-    setattr(SharedStore, method, stepping)
+    setattr(kind, method, stepping)
 
 
 if __name__ == "__main__":
-    _around("_transact", "decided", "written", lambda store, token, changes, others: bool(others))
-    _around("_tell", "mirrored", "told")
-    _around("wait_for_written", "asked", "seen", lambda store, revision, seconds: revision > 0)
-    _around("_propose", "move begins", "move written")
-    _around("_learn", "", "move seen", lambda store, name, value, revision: name == b"map" and bool(value))
+    _around(SharedStore, "_transact", "decided", "written", lambda store, token, changes, others: bool(others))
+    _around(SharedStore, "_tell", "mirrored", "told")
+    _around(SharedStore, "wait_for_written", "asked", "seen", lambda store, revision, seconds: revision > 0)
+    _around(BlockOwners, "_propose", "move begins", "move written")
+    _around(BlockOwners, "learn", "", "move seen",
+            lambda owners, name, value, revision: name == b"map" and bool(value))
     main.main()

@@ -42,7 +42,7 @@ def dump(file: str, target: Target) -> None:
         if file != STANDARD:
             stream = cleanup.enter_context(durable.replacing(place))
         meter = cleanup.enter_context(Meter(place.name, None, "entries"))
-        count = namespace_file.write(client.metadata.dump(), stream, meter.advance)
+        count = namespace_file.write(client.metadata.copies.dump(), stream, meter.advance)
         stream.flush()
     click.echo(f"{count} records in {'standard output' if file == STANDARD else place}", err=True)
 
@@ -65,7 +65,7 @@ def load(file: str, target: Target) -> None:
         try:
             dumped = NamespaceFile(stream)
             client = cleanup.enter_context(target.connect())
-            loaded = client.metadata.load(dumped.records(), dumped.next_inode)
+            loaded = client.metadata.copies.load(dumped.records(), dumped.next_inode)
         except (InvalidArgument, InvalidDump) as error:
             raise InvalidDump(f"{file}: {error}; nothing was loaded") from None
     echo(f"loaded {counted(loaded.files, 'file')} and {counted(loaded.directories, 'directory')}")

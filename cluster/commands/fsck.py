@@ -45,7 +45,7 @@ def fsck(context: click.Context, repair: bool, accept_roll_back: bool, verify: b
 
     with target.connect(for_bytes=True) as client:
         if accept_roll_back:
-            client.metadata.repair((), (), accept_roll_back=True)
+            client.metadata.operator.repair((), (), accept_roll_back=True)
         first = result = checking.check(client.metadata, verify=verify)
         refusal = ""
         if repair and not result.clean and not result.warnings:

@@ -61,7 +61,7 @@ def drain(name: str, wait_seconds: float | None, target: Target) -> None:
     from speedwell.cluster.follow import follow
 
     with target.connect() as client:
-        client.metadata.set_draining(name, True)
+        client.metadata.operator.set_draining(name, True)
         follow(f"draining {name}", lambda: len(_wanted_elsewhere(client, name)), wait_seconds or 0.0, "entries")
         left = _wanted_elsewhere(client, name)
         others = sum(status.server.alive and not status.draining for status in client.statistics().dataservers)
@@ -81,7 +81,8 @@ def drain(name: str, wait_seconds: float | None, target: Target) -> None:
 
 def _wanted_elsewhere(client: Client, name: str) -> list[int]:
     """For each file that the dataserver `name` has a replica of, how many replicas it is to have."""
-    return [entry.content.replication for entry in client.metadata.contents() if name in entry.dataserver_ids]
+    contents = client.metadata.operator.contents()
+    return [entry.content.replication for entry in contents if name in entry.dataserver_ids]
 
 
 @node.command()
@@ -91,7 +92,7 @@ def undrain(name: str, target: Target) -> None:
     """Use the dataserver NAME again."""
     with target.connect() as client:
         before = {status.server.dataserver_id: status for status in client.statistics().dataservers}.get(name)
-        client.metadata.set_draining(name, False)
+        client.metadata.operator.set_draining(name, False)
     if before is None or not before.draining:
         echo(f"{name} was not being drained: nothing changes")
     else:
@@ -111,7 +112,7 @@ def remove(name: str, force: bool, target: Target) -> None:
     from speedwell.cluster.fsck import names_of
 
     with target.connect() as client:
-        done = client.metadata.remove_dataserver(name, force=force)
+        done = client.metadata.operator.remove_dataserver(name, force=force)
         lost = names_of(client.metadata, set(done.lost_inodes))
     echo(f"{name} is removed. {done.replicas - done.lost} files had a replica there and have others; what they lack "
          "is made in the background")
@@ -133,7 +134,7 @@ def adopt(name: str, target: Target) -> None:
     Contents that no file here has go to quarantine (`speedwell quarantine`).
     """
     with target.connect() as client:
-        client.metadata.adopt(name)
+        client.metadata.operator.adopt(name)
     echo(f"{name} belongs to this namespace from its next heartbeat on; `speedwell status` tells if it is refused")
 
 
@@ -153,7 +154,7 @@ def balance(wait_seconds: float | None, target: Target) -> None:
             return
         for name, count in moves.items():
             echo(f"{name}: {'gives' if count > 0 else 'takes'} about {units.size(abs(count))}")
-        client.metadata.balance()
+        client.metadata.operator.balance()
         if wait_seconds is None:
             echo("replicas move in the background; `speedwell node list` shows how far they are")
             return

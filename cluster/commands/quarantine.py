@@ -95,7 +95,7 @@ def _ask(client: Client, server: Replica, operation: Any) -> None:
 
     channel = connect_identified(server, client.metadata)
     try:
-        channel.send(DataRequest(quarantine=operation, token=client.metadata.authorize()))
+        channel.send(DataRequest(quarantine=operation, token=client.metadata.operator.authorize()))
         reply = channel.expect(DataReply)
     finally:
         channel.close()
@@ -108,7 +108,7 @@ def _copy(client: Client, server: Replica, report: FileReport, path: bytes) -> N
     from speedwell.fs.proto.speedwell_pb2 import REGULAR, Attributes
 
     kept = Attributes(inode=report.inode, type=REGULAR, size=report.size, file_id=report.file_id, replicas=[server],
-                      chunk_size=1 << 28, epoch=1, token=client.metadata.authorize())
+                      chunk_size=1 << 28, epoch=1, token=client.metadata.operator.authorize())
     made = client.create(path, exclusive=True)
     try:
         with client.open_read(path, kept, strong=False) as reader, client.open_append(path, made) as appender:

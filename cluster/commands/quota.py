@@ -41,7 +41,7 @@ def set_quota(path: str, max_bytes: int | None, max_files: int | None, target: T
     if max_bytes is None and max_files is None:
         raise click.UsageError("give --bytes, --files, or both", click.get_current_context())
     with target.connect() as client:
-        client.metadata.set_quota(path, max_bytes=max_bytes, max_files=max_files)
+        client.metadata.operator.set_quota(path, max_bytes=max_bytes, max_files=max_files)
 
 
 @quota.command()
@@ -50,7 +50,7 @@ def set_quota(path: str, max_bytes: int | None, max_files: int | None, target: T
 def clear(path: str, target: Target) -> None:
     """Take the limits from the directory PATH."""
     with target.connect() as client:
-        if not client.metadata.set_quota(path):
+        if not client.metadata.operator.set_quota(path):
             echo(f"{path} had no quota")
 
 

@@ -40,7 +40,7 @@ def trash() -> None:
 def on(path: str, keep_seconds: int, target: Target) -> None:
     """Keep what is removed in the directory PATH (default: everywhere) and below it."""
     with target.connect() as client:
-        client.metadata.set_trash(path, keep_seconds * 10**9)
+        client.metadata.trash.keep(path, keep_seconds * 10**9)
 
 
 @trash.command()
@@ -49,7 +49,7 @@ def on(path: str, keep_seconds: int, target: Target) -> None:
 def off(path: str, target: Target) -> None:
     """Keep nothing any more of what is removed in PATH and below it. What is kept already stays until its time."""
     with target.connect() as client:
-        client.metadata.set_trash(path, 0)
+        client.metadata.trash.keep(path, 0)
 
 
 @trash.command("list")
@@ -64,7 +64,7 @@ def list_trash(path: str, as_json: bool, target: Target) -> None:
     """
     with target.connect() as client:
         policies: list[dict[str, Any]] = [{"path": os.fsdecode(policy.path), "keep_seconds": policy.keep_ns // 10**9}
-                    for policy in client.metadata.trash_policies()]
+                    for policy in client.metadata.trash.policies()]
         if as_json:
             echo_json({"policies": policies, "entries": [_document(entry) for entry in _below(client, path)]})
             return
@@ -110,9 +110,9 @@ def restore(path: str, destination: str | None, target: Target) -> None:
             new = new_top + old[len(top):] if top != paths.ROOT else paths.join(new_top, old[1:])
             _make_directories(client, paths.parent(new))
             if newest[old].attributes.type == DIRECTORY_TYPE and _is_directory(client, new):
-                client.metadata.purge([newest[old]])
+                client.metadata.trash.purge([newest[old]])
             else:
-                client.metadata.restore(newest[old], new)
+                client.metadata.trash.restore(newest[old], new)
                 restored += 1
     echo(f"{os.fsdecode(new)} restored" if len(newest) == 1 else f"{restored} restored")
 
@@ -124,7 +124,7 @@ def empty(path: str, target: Target) -> None:
     """Delete now, for good, the removed files of PATH (default: everywhere)."""
     with target.connect() as client:
         entries = list(_below(client, path))
-        purged = sum(client.metadata.purge(entries[first:first + PURGED_AT_ONCE])
+        purged = sum(client.metadata.trash.purge(entries[first:first + PURGED_AT_ONCE])
                      for first in range(0, len(entries), PURGED_AT_ONCE))
     echo(f"{purged} gone for good")
 
@@ -133,7 +133,7 @@ def _below(client: Client, path: str) -> Iterator[TrashEntry]:
     from speedwell.fs import paths
 
     top = paths.normalise(path)
-    entries: Iterable[TrashEntry] = client.metadata.trash()
+    entries: Iterable[TrashEntry] = client.metadata.trash.entries()
     return (entry for entry in entries if paths.is_within(entry.path, top))
 
 

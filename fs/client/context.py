@@ -58,7 +58,7 @@ class ClientContext:
             raise InvalidArgument(f"controller_timeout_seconds: {controller_timeout_seconds} is not positive")
         self.metadata = metadata
         self.metrics = Metrics()
-        self.connections = ConnectionPool(connector=metadata.connect_data)
+        self.connections = ConnectionPool(connector=metadata.nameservers.connect_data)
         self.steering = None if controller is None else Steering(
             controller, self.metrics, replica_policy=replica_policy, path_policy=path_policy,
             timeout_seconds=controller_timeout_seconds, identity=identity)
@@ -68,7 +68,7 @@ class ClientContext:
         self.local_host = local_host
         self.paced = paced
         self.tokens = tokens or Tokens(metadata)
-        self.identified = Identified(lambda: metadata.namespace, self.tokens.proof_key)
+        self.identified = Identified(lambda: metadata.nameservers.namespace, self.tokens.proof_key)
         self._writers: list[Writer] = []
         self._failed_at: dict[tuple[str, int], float] = {}
         self._place: tuple[str, str] | None = None

@@ -14,8 +14,8 @@ from crc32c import crc32c
 from speedwell.fs import durable
 from speedwell.fs.dataserver.disk.disk_errors import PUBLIC
 from speedwell.fs.errors import StorageFailed, WrongNamespace
-from speedwell.fs.nameserver.backup.provenance import UNKNOWN
 from speedwell.fs.proto.speedwell_pb2 import HeartbeatReply, HeartbeatRequest
+from speedwell.fs.wire.identification import UNKNOWN_NAMESPACE
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Identity:
 
     def introduce(self, request: HeartbeatRequest) -> None:
         """Add to a heartbeat where the contents here belong."""
-        request.namespace = self.namespace or (UNKNOWN if self._holds_anything() else b"")
+        request.namespace = self.namespace or (UNKNOWN_NAMESPACE if self._holds_anything() else b"")
         if request.holders.namespace != request.namespace:
             request.ClearField("holders")   # it is remembered from before this dataserver was adopted
 

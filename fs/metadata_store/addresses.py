@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
 
 from speedwell.fs.errors import InvalidArgument
@@ -15,10 +16,18 @@ GATEWAY_IP, GATEWAY_MAC = "169.254.100.64", "02:53:70:64:00:40"
 """The next hop of a host's route to `PREFIX`. Nobody has it: a switch sends by the address of the key."""
 
 
+class Key(bytes):
+    """A key that is hashed once, whoever asks for its address."""
+
+    @cached_property
+    def address(self) -> IPv4Address:
+        digest = int.from_bytes(hashlib.sha256(self).digest()[:4])
+        return PREFIX[digest >> PREFIX.prefixlen]
+
+
 def address_of(key: bytes) -> IPv4Address:
     """The address of a key: the first bits of its SHA-256, below `PREFIX` (MetaFlow, section IV-B)."""
-    digest = int.from_bytes(hashlib.sha256(key).digest()[:4])
-    return PREFIX[digest >> PREFIX.prefixlen]
+    return (key if isinstance(key, Key) else Key(key)).address
 
 
 def parse_block(text: str, field: str) -> IPv4Network:

@@ -72,7 +72,7 @@ class Membership:
         body = {"host": self._own.host, "port": self._own.port, "id": self._id, "owned": list(map(str, owned)),
                 "ready": list(map(str, sorted(self._ready))),
                 "fetching": [{"block": str(block), "host": former.host} for block, former in fetching.items()],
-                "members": [] if self._is_settled else self._ownership.members, **self._told_of_reads()}
+                "members": [] if self._is_settled else sorted(self._ownership.members), **self._told_of_reads()}
         try:
             self._connection.request("POST", "/v1/metadata/servers", json.dumps(body),
                                      {"Content-Type": "application/json"})

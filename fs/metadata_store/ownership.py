@@ -64,7 +64,7 @@ class Ownership:
         self._leaving: dict[IPv4Network, Peer] = {}
         self._gone: dict[IPv4Network, tuple[Peer, float]] = {}
         """To whom blocks went lately, and until when what comes for them is forwarded."""
-        self.members: list[str] = []
+        self.members: frozenset[str] = frozenset()
         """Servers of the cluster that may have records, which the next controller may not know."""
         self._key_locks = [threading.Lock() for _ in range(KEY_LOCKS)]
         self._replicated: dict[IPv4Network, Peer] = {}
@@ -155,16 +155,16 @@ class Ownership:
         with self._lock:
             return sorted(block.network_address for block in self._replicated)
 
-    def set_members(self, members: list[str]) -> None:
-        if members != self.members:
-            self.members = members
+    def set_members(self, members: Iterable[str]) -> None:
+        if (wanted := frozenset(members)) != self.members:
+            self.members = wanted
             self._remember()
 
     def recall(self) -> tuple[list[IPv4Network], dict[IPv4Network, Peer]]:
         """What was owned, and being fetched, when the process before ended. Raises StorageFailed."""
         text = self._engine.get(STATE_KEY)
         state = json.loads(text) if text else {"owned": [], "fetching": {}}
-        self.members = state.get("members", [])
+        self.members = frozenset(state.get("members", []))
         if state["owned"]:
             self._grants.unknown_until = time.monotonic() + COPY_SECONDS
         return (list(map(IPv4Network, state["owned"])),
@@ -179,7 +179,7 @@ class Ownership:
     def _write(self, owned: Iterable[IPv4Network], fetching: Mapping[IPv4Network, Peer]) -> None:
         state = {"owned": list(map(str, sorted(owned))),
                  "fetching": {str(block): list(former) for block, former in fetching.items()},
-                 "members": self.members}
+                 "members": sorted(self.members)}
         self._engine.put(STATE_KEY, json.dumps(state).encode())
 
     # --- requests ---

@@ -17,7 +17,7 @@ from typing import Any
 from speedwell.fs.errors import InvalidArgument, NoSpace, ProtocolError, StorageFailed
 from speedwell.fs.identity.bundle import Identity, Peer, peer_of
 from speedwell.fs.identity.roles import CONTROLLER, DATASERVER, NAMESERVER, READER, WRITERS
-from speedwell.fs.metadata_store.addresses import address_of, parse_block
+from speedwell.fs.metadata_store.addresses import Key, address_of, parse_block
 from speedwell.fs.metadata_store.engines import STATE_KEY, Engine
 from speedwell.fs.metadata_store.ownership import KEYS_AT_ONCE, NotMine, Ownership
 from speedwell.fs.metadata_store.wire import (
@@ -182,13 +182,13 @@ class _Session(socketserver.StreamRequestHandler):
         return encode(*(str(block).encode() for block in self.server.ownership.owned))
 
     def _get(self, key: bytes) -> bytes:
-        ownership, asker = self.server.ownership, self.client_address[0]
+        ownership, asker, known = self.server.ownership, self.client_address[0], _key(key)
         if asker not in ownership.members:
-            address = address_of(_key(key))
+            address = known.address
             ownership.reads.note(int(address))
             if address in ownership.spread and self.request.getsockname()[0] != str(address):
                 return encode_error(f"{HOT} {address} has replicas: ask at its own address")
-        return encode_bulk(ownership.get(_key(key), asker))
+        return encode_bulk(ownership.get(known, asker))
 
     def _set(self, key: bytes, value: bytes) -> bytes:
         self.server.ownership.put(_key(key), value, self.client_address[0])
@@ -238,12 +238,12 @@ _ROLES = {b"PING": _READERS, b"VERSION": _READERS, b"BLOCKS": _READERS, b"GET": 
 """Who may ask for what; the rest is for other metadata servers, which have that of their host's dataserver."""
 
 
-def _key(key: bytes) -> bytes:
+def _key(key: bytes) -> Key:
     if not 0 < len(key) <= MAX_KEY_BYTES:
         raise InvalidArgument(f"a key of {len(key)} bytes: 1 to {MAX_KEY_BYTES} are taken")
     if key == STATE_KEY:
         raise InvalidArgument(f"the key {key!r} is the server's own")
-    return key
+    return Key(key)
 
 
 def _text(word: bytes) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from speedwell.fs.errors import SpeedwellError
 from speedwell.fs.nameserver.service.dispatch import Requests
 from speedwell.fs.nameserver.service.service import NameserverService
-from speedwell.fs.store import ReplicatedStore
+from speedwell.fs.store.replicated import ReplicatedStore
 
 log = logging.getLogger(__name__)
 

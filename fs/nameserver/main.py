@@ -1,5 +1,6 @@
 """The command `speedwell-nameserver`."""
 
+import gc
 import logging
 import random
 import shutil
@@ -38,10 +39,11 @@ from speedwell.fs.nameserver.service.metrics import MeasuredRequests, NamespaceM
 from speedwell.fs.nameserver.service.service import NameserverService
 from speedwell.fs.nameserver.service.settings import Settings
 from speedwell.fs.nameserver.sharing import Sharing
-from speedwell.fs.nameserver.steered import Steered
 from speedwell.fs.option_types import Host, Size
 from speedwell.fs.private_directory import keep_private
-from speedwell.fs.store import LevelDBStore, ReplicatedStore, SharedStore, Store
+from speedwell.fs.store import LevelDBStore, Store
+from speedwell.fs.store.replicated import ReplicatedStore
+from speedwell.fs.store.shared import SharedStore
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +65,8 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
     """Serve until SIGTERM or SIGINT, with the namespace in `directory`, or as one of several nameservers with the
     namespace in etcd and a mirror of it in `directory`: one of them leads, or each owns a part if it is `shared`.
     With `slots_at` switches bring what is for its slots to that port, at this host, `fabric_host` on the fabric.
-    `new` makes an empty namespace in an empty directory, `force`
-    rebuilds one without waiting for dataservers. `controller` is the URL of whom to ask where large files go,
+    `new` makes an empty namespace in an empty directory, `force` rebuilds one without waiting for dataservers, or
+    gives an etcd that lost it what mirrors have. `controller` is the URL of whom to ask where large files go,
     `metrics_address` where Prometheus is answered. Requests come as frames or gRPC: with an identity over TLS
     alone, else from anybody. Changes are written to `audit_log`. `etcd_identity` is for TLS to etcd. Who makes more
     than `request_rate` requests a second waits. Raises SpeedwellError, IdentityError if the nameserver cannot
@@ -112,6 +114,7 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
         if etcd:
             client = EtcdClient(etcd, identity=None if etcd_identity is None else Identity(etcd_identity))
             replicated = _replicated_store(client, etcd_prefix, directory, address, sync=sync, shared=shared)
+            replicated.refills = force
             cleanup.callback(replicated.close)
             if isinstance(replicated, SharedStore):
                 member: Sharing | Leadership = Sharing(replicated, requests, lambda: make_service(replicated),
@@ -140,14 +143,17 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
             member.start()
             cleanup.callback(member.stop)
         if slots_at:
+            from speedwell.fs.nameserver.steered import Steered  # netlink's library takes 0.1 s
             steered = Steered(cast(SharedStore, replicated), controller, fabric_host, identity_directory)
             steered.start()
             cleanup.callback(steered.stop)
         if controller:
             reports = Reports(controller, requests, own_address, identity_directory,
-                              leads=lambda: not shared or cast(SharedStore, replicated).is_first)
+                              leads=lambda: not shared or cast(SharedStore, replicated).owners.is_first)
             reports.start()
             cleanup.callback(reports.stop)
+        gc.collect()
+        gc.freeze()     # what start-up made stays: a look through it held up requests for 25 ms, now and then
         systemd.ready(f"ready {own_address}")
         systemd.wait_for(STOP_SIGNALS, lambda: _answers(own_address, identity_directory))
         log.info("stopping")
@@ -214,7 +220,8 @@ def _answers(address: str, identity: Path | None) -> bool:
 @click.option("--mirrors", type=int, default=defaults.DEFAULT_MIRRORS, show_default=True, metavar="N",
               help="Dataservers that keep a copy of the namespace to rebuild it from; 0: none.")
 @click.option(FORCE_FLAG, "force", is_flag=True, help="Rebuild without waiting for dataservers that are lost for "
-              "good: the last changes may be lost with them.")
+              "good: the last changes may be lost with them. With --etcd: if etcd has lost the namespace for good, "
+              "give it what the nameservers have.")
 @click.option("--etcd", metavar="HOST:PORT,...", default="",
               help="Keep the namespace in this etcd, as one of several nameservers of which one leads.")
 @click.option("--etcd-identity", metavar="DIR", type=click.Path(path_type=Path),

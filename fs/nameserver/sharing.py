@@ -13,7 +13,7 @@ from speedwell.fs.identity.bundle import Identity
 from speedwell.fs.nameserver.service.dispatch import Requests
 from speedwell.fs.nameserver.service.service import NameserverService
 from speedwell.fs.proto import speedwell_pb2 as pb
-from speedwell.fs.store import SharedStore
+from speedwell.fs.store.shared import SharedStore
 from speedwell.fs.wire.calls import CallFailed, Calls
 
 log = logging.getLogger(__name__)
@@ -59,10 +59,10 @@ class Sharing:
     def _changed(self) -> None:
         """With the guard."""
         self._service = None
-        if self._store.own_blocks and self._store.leads:
+        if self._store.owners.own_blocks and self._store.leads:
             self._service = self._make_service()
-            if self._store.is_first:
-                log.info("owns %d blocks, block 0 among them", len(self._store.own_blocks))
+            if self._store.owners.is_first:
+                log.info("owns %d blocks, block 0 among them", len(self._store.owners.own_blocks))
                 self._requests.lead(self._service)
                 return
             if self._told is not None:
@@ -72,13 +72,13 @@ class Sharing:
         self._requests.stand_by()
 
     def _ask_forever(self) -> None:
-        while not self._stopped.wait(EVERY_SECONDS if self._told is not None or self._store.is_first
+        while not self._stopped.wait(EVERY_SECONDS if self._told is not None or self._store.owners.is_first
                                      else AT_FIRST_SECONDS):
             try:
-                for address in self._calls.keys() - self._store.addresses:
+                for address in self._calls.keys() - self._store.owners.addresses:
                     self._calls.pop(address).close()
-                if not self._store.is_first and self._store.first.address:
-                    self._ask_first(self._store.first.address)
+                if not self._store.owners.is_first and self._store.owners.first.address:
+                    self._ask_first(self._store.owners.first.address)
                     self._forget_outcomes()
             except Exception:
                 log.exception("asking what dataservers report failed; it is asked again")
@@ -89,7 +89,7 @@ class Sharing:
             return
         with self._store.guard:
             is_news, self._told = self._told is None, reply
-            if self._service is not None and not self._store.is_first:
+            if self._service is not None and not self._store.owners.is_first:
                 self._service.hear(reply)
                 if is_news:
                     self._requests.lead(self._service)
@@ -104,8 +104,9 @@ class Sharing:
         """Without the guard, and before there is anything to answer for: who asks may hold others up. Raises
         NotLeader if what was written does not come here in time, InvalidArgument if nothing was."""
         self._store.wait_for_written(request.revision, OWNERS_WAIT_SECONDS)
-        return pb.OwnersReply(epoch=self._store.epoch, owners=[
-            pb.OwnedBlocks(first=first, last=last, address=address) for first, last, address in self._store.owned()])
+        owners = self._store.owners
+        return pb.OwnersReply(epoch=owners.epoch, owners=[
+            pb.OwnedBlocks(first=first, last=last, address=address) for first, last, address in owners.runs()])
 
     def _tell(self, address: str, revision: int, seconds: float) -> bool:
         return self._ask(address, "Owners", pb.OwnersRequest(revision=revision), seconds) is not None

@@ -16,7 +16,7 @@ from speedwell.fs import slots
 from speedwell.fs.controller import Controller
 from speedwell.fs.errors import SpeedwellError, reason
 from speedwell.fs.metadata_store.routes import OwnerRoutes
-from speedwell.fs.store import SharedStore
+from speedwell.fs.store.shared import SharedStore
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Steered(threading.Thread):
         due = 0.0
         while not self._stopped.wait(LOOK_SECONDS):
             now, before = time.monotonic(), owned
-            epoch, owned = self._store.epoch, self._store.own_blocks if self._store.leads else set()
+            epoch, owned = self._store.owners.epoch, self._store.owners.own_blocks if self._store.leads else set()
             self._left |= dict.fromkeys(before - owned, now + LEFT_SECONDS)
             self._left = {block: until for block, until in self._left.items() if until > now and block not in owned}
             news = epoch, owned, set(self._left)

@@ -6,7 +6,7 @@ are carried out again.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from speedwell.fs.errors import DatabaseDamaged, StorageFailed
@@ -68,6 +68,7 @@ class JournaledStore:
         """Both are closed with it. Batches that only the journal has are carried out. Raises StorageFailed; the
         store must have a position."""
         self._store = store
+        self.get, self.get_all = store.get, store.get_all
         self.journal = journal
         self._doubtful = False
         self._state, self._sequence = b"", 0
@@ -87,12 +88,6 @@ class JournaledStore:
     def position(self) -> Position:
         """Up to which batch the store is."""
         return replace(Position.decode(self._state), sequence=self._sequence)
-
-    def get(self, key: bytes) -> bytes | None:
-        return self._store.get(key)
-
-    def get_all(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
-        return self._store.get_all(keys)
 
     def iterate(self, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         return self._store.iterate(max(start, HIDDEN_END), stop)

@@ -1,7 +1,8 @@
 """What a request reads of other owners' records in etcd itself, and that it is still so when it writes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
+from speedwell.fs.errors import NotLeader
 from speedwell.fs.etcd_client import EtcdClient
 from speedwell.fs.proto import etcd_pb2 as pb
 from speedwell.fs.store.transactions import absent, unchanged
@@ -10,11 +11,13 @@ PAGE = 2000
 
 
 class OthersRecords:
-    """Of one request at a time; records are below `prefix` in etcd. Methods that read raise StorageFailed."""
+    """Of one request at a time; records are below `prefix` in etcd. Methods that read raise StorageFailed, and
+    NotLeader for an etcd that has not come to the revision `reached`: it lost what it had."""
 
-    def __init__(self, etcd: EtcdClient, prefix: bytes) -> None:
+    def __init__(self, etcd: EtcdClient, prefix: bytes, reached: Callable[[], int]) -> None:
         self._etcd = etcd
         self._prefix = prefix
+        self._reached = reached
         self.forget()
 
     def forget(self) -> None:
@@ -24,7 +27,7 @@ class OthersRecords:
 
     def get(self, key: bytes) -> bytes | None:
         if key not in self._read:
-            found = self._etcd.range(self._prefix + key, b"").kvs
+            found = self._range(self._prefix + key, b"").kvs
             self._read[key] = (found[0].mod_revision, found[0].value) if found else (0, None)
         return self._read[key][1]
 
@@ -32,13 +35,20 @@ class OthersRecords:
         """As of one moment. Only that a range is empty is noted."""
         begin, end, more, revision = self._prefix + start, self._prefix + stop, True, 0
         while more:
-            page = self._etcd.range(begin, end, limit=PAGE, revision=revision)
+            page = self._range(begin, end, limit=PAGE, revision=revision)
             if not page.kvs and not revision:
                 self._empty.add((begin, end))
             revision, more = revision or page.header.revision, page.more
             for pair in page.kvs:
                 yield pair.key[len(self._prefix):], pair.value
                 begin = pair.key + b"\0"
+
+    def _range(self, begin: bytes, end: bytes, **options: int) -> pb.RangeResponse:
+        reached = self._reached()
+        answer = self._etcd.range(begin, end, **options)
+        if answer.header.revision < reached:
+            raise NotLeader("etcd has lost what it had")
+        return answer
 
     def wrote(self, changes: Mapping[bytes, bytes | None], revision: int) -> None:
         """What was read and is so now."""

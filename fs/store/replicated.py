@@ -17,8 +17,10 @@ from collections.abc import Iterator, Sequence
 
 from speedwell.fs.errors import NoSpace, NotLeader, StorageFailed
 from speedwell.fs.etcd_client import EtcdClient, Watching
+from speedwell.fs.nameserver.backup.copy_holders import FORCE_FLAG
 from speedwell.fs.proto import etcd_pb2 as pb
 from speedwell.fs.store.contract import IDENTITY_KEY, Batch, Store, end_of_prefix
+from speedwell.fs.store.refilling import Mirror, Refilling
 from speedwell.fs.store.transactions import absent, fetch, leased, operation, unchanged
 
 log = logging.getLogger(__name__)
@@ -32,6 +34,7 @@ COMPACT_EVERY = 20_000
 
 DATA, TURN, LEADER, MAP = b"data/", b"turn", b"leader", b"map"
 MIRROR_DATA, MIRROR_STATE = b"d", b"s"
+MIRROR_AHEAD = b"a"     # what this member wrote of others' records, by revision, until the mirror comes to it
 
 
 class ReplicatedStore:
@@ -40,12 +43,15 @@ class ReplicatedStore:
     `address` is what others are told of this member. `mirror` is closed with the store.
     """
 
+    _blocks = 1
+
     def __init__(self, etcd: EtcdClient, mirror: Store, prefix: str, address: str) -> None:
         self._etcd = etcd
         self._mirror = mirror
         self._prefix = prefix.encode().rstrip(b"/") + b"/"
         self._end = end_of_prefix(self._prefix) or b"\0"
         self.address = address
+        self.refills = False        # whether an etcd without the namespace gets what the mirror has
         self._cluster, self._revision = self._mirror_state()
         self._lease = 0
         self._leads_until = 0.0
@@ -273,18 +279,51 @@ class ReplicatedStore:
     def _check_cluster(self) -> None:
         """Load everything if the mirror is of another cluster, or of this one before it was restored. Raises
         StorageFailed if it is of another namespace: it may be all that is left of that."""
+        own = self._mirror.get(MIRROR_DATA + IDENTITY_KEY)
         found = self._etcd.range(self._key(DATA + IDENTITY_KEY), b"")
-        own, header = self._mirror.get(MIRROR_DATA + IDENTITY_KEY), found.header
+        if not found.kvs:
+            self._refill(own)
+            found = self._etcd.range(self._key(DATA + IDENTITY_KEY), b"")
+        header, cluster = found.header, self._refilling().cluster(found.header)
         there = found.kvs[0].value if found.kvs else None
         if own is not None and there != own:
             raise StorageFailed(
                 f"this nameserver's directory has the namespace {own.hex()}, and etcd at "
                 f"{','.join(self._etcd.endpoints)} has {there.hex() if there else 'none'} below "
-                f"{self._prefix.decode()}: name the right --etcd and --etcd-prefix, or restore etcd's data; for "
-                "another namespace, an empty --directory")
-        if header.cluster_id != self._cluster or header.revision < self._revision:
-            self._cluster = header.cluster_id
+                f"{self._prefix.decode()}: name the right --etcd and --etcd-prefix, or restore etcd's data; if that "
+                f"is lost for good, start all nameservers with {FORCE_FLAG}; for another namespace, an empty "
+                "--directory")
+        if cluster != self._cluster or header.revision < self._revision:
+            self._cluster = cluster
             self._load()
+
+    def _refill(self, own: bytes | None) -> None:
+        """If an operator said so, give an etcd without the namespace what the furthest mirror has. Raises
+        StorageFailed, also where this one must not begin a namespace."""
+        refilling = self._refilling()
+        if self.refills and own is not None and self._cluster:
+            refilling.refill(Mirror(self._revision, self._cluster, own), self._newest(), self._blocks)
+        elif self.refills:
+            raise StorageFailed(f"{FORCE_FLAG}: neither etcd nor this nameserver's directory has a namespace; a "
+                                "nameserver that has it is waited for")
+        else:
+            refilling.refuse_meanwhile()
+
+    def _refilling(self) -> Refilling:
+        return Refilling(self._etcd, self._prefix, self._key(DATA), self.address, self._stopped)
+
+    def _newest(self) -> Iterator[tuple[bytes, bytes]]:
+        """All that this member knows of the records."""
+        later = self._later()
+        for key, value in self._mirror.iterate(MIRROR_DATA, end_of_prefix(MIRROR_DATA)):
+            known = later.pop(key[len(MIRROR_DATA):], value)
+            if known is not None:
+                yield key[len(MIRROR_DATA):], known
+        yield from ((key, value) for key, value in later.items() if value is not None)
+
+    def _later(self) -> dict[bytes, bytes | None]:
+        """Changes that the mirror has not come to."""
+        return {}
 
     def _load(self) -> None:
         """Fill the mirror anew. A crash in the middle leaves it without a state, so it is filled again."""
@@ -338,7 +377,7 @@ class ReplicatedStore:
     def _clear_mirror(self) -> None:
         batch = Batch()
         batch.delete(MIRROR_STATE)
-        for key, _ in self._mirror.iterate(MIRROR_DATA):
+        for key, _ in self._mirror.iterate(MIRROR_AHEAD):
             batch.delete(key)
             if len(batch.changes) >= PAGE:
                 self._mirror.write(batch)

@@ -9,13 +9,10 @@ owners to be the same. It changes the `turn` of every owner whose records it wri
 fails (Conflict) and is decided again. The batch counts as written when each of them has said that it has seen it, or
 has lost its lease, or a lease's time has passed: a member's lease counts as renewed only once its mirror has what
 others wrote to its records before. So whatever was answered is what everybody answers.
-
-    PREFIX/map             who owns which blocks; each change is a transaction, its revision is the epoch
-    PREFIX/member/MEMBER   the address of one that lives, on its lease
-    PREFIX/turn/MEMBER     written with every batch; deleted when its blocks are taken over
 """
 
 import logging
+import struct
 import threading
 import time
 import uuid
@@ -23,22 +20,27 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from speedwell.fs.errors import Conflict, InvalidArgument, NotLeader, NotOwner, SpeedwellError, StorageFailed
+from speedwell.fs.errors import Conflict, InvalidArgument, NotLeader, SpeedwellError
 from speedwell.fs.etcd_client import EtcdClient
 from speedwell.fs.nameserver.namespace import namespace_records as records
 from speedwell.fs.proto import etcd_pb2 as pb
-from speedwell.fs.store.block_map import NOBODY, BlockMap, Owner
+from speedwell.fs.slots import BLOCKS
+from speedwell.fs.store.block_map import Owner
+from speedwell.fs.store.block_owners import BlockOwners
+from speedwell.fs.store.change_encoding import decode_changes, encode_changes
 from speedwell.fs.store.contract import Batch, Store, end_of_prefix
 from speedwell.fs.store.others_records import OthersRecords
-from speedwell.fs.store.replicated import DATA, LEADER, MAP, MIRROR_DATA, TURN, ReplicatedStore
-from speedwell.fs.store.transactions import absent, fetch, leased, operation, present, unchanged
+from speedwell.fs.store.replicated import DATA, MAP, MIRROR_AHEAD, MIRROR_DATA, TURN, ReplicatedStore
+from speedwell.fs.store.transactions import fetch, operation, unchanged
 
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 1
 DECIDE_SECONDS = 2.0
 TELL_PAUSE_SECONDS = 0.01
-_MEMBER = b"member/"
+
+
+_REVISION = struct.Struct(">Q")
 
 
 class SharedStore(ReplicatedStore):
@@ -48,61 +50,24 @@ class SharedStore(ReplicatedStore):
     within that many seconds, and returns whether it has seen that.
     """
 
+    _blocks = BLOCKS
+
     def __init__(self, etcd: EtcdClient, mirror: Store, prefix: str, address: str) -> None:
         super().__init__(etcd, mirror, prefix, address)
         self.guard = threading.RLock()
         self.tell: Callable[[str, int, float], bool] = lambda address, revision, seconds: False
         self._lock = threading.RLock()      # type: ignore[assignment]
         self._seen = threading.Condition()
-        self._map = BlockMap()
-        self._alive: dict[str, str] = {}
-        self._epoch = 0
+        self.owners = BlockOwners(etcd, self._prefix, self._member)
         self._joined = 0
-        self._unsettled = True
         self._behind = 0            # a turn of this member that its mirror has not seen
         self._applied: set[int] = set()
-        self._others = OthersRecords(etcd, self._key(DATA))
+        self._ahead = {_REVISION.unpack(key[1:])[0] for key, _ in mirror.iterate(
+            MIRROR_AHEAD, end_of_prefix(MIRROR_AHEAD))}
+        self._others = OthersRecords(etcd, self._key(DATA), lambda: self._turn_revision)
         self._lease_seconds = float(LEASE_SECONDS)      # as etcd grants it
         self._telling = False
         self.served_by: object = None       # whose memory is as new as what is owned
-
-    # ------------------------------------------------------------------ who owns what
-
-    @property
-    def epoch(self) -> int:
-        return self._epoch
-
-    @property
-    def own_blocks(self) -> set[int]:
-        return self._map.blocks_of(self._member)
-
-    @property
-    def first(self) -> Owner:
-        """The owner of block 0, and of all that is no inode's."""
-        return self._map.owners[0]
-
-    @property
-    def addresses(self) -> set[str]:
-        """Of the members that live."""
-        return set(self._alive.values())
-
-    @property
-    def is_first(self) -> bool:
-        return self.first.member == self._member
-
-    def owned(self) -> list[tuple[int, int, str]]:
-        """(first block, last block, address) of all owners."""
-        return [(blocks[0], blocks[-1], owner.address) for owner, blocks in self._map.runs()]
-
-    def owns(self, block: int) -> bool:
-        return self._map.owners[block].member == self._member
-
-    def require(self, block: int) -> None:
-        """Raises NotOwner."""
-        owner = self._map.owners[block]
-        if owner.member != self._member:
-            raise NotOwner(f"block {block} of the namespace is the nameserver's at {owner.address or '(nobody)'}, "
-                           f"epoch {self._epoch}")
 
     # ------------------------------------------------------------------ deciding
 
@@ -115,7 +80,7 @@ class SharedStore(ReplicatedStore):
                 with self.guard:
                     self._others.forget()
                     if block is not None:
-                        self.require(block)
+                        self.owners.require(block)
                     return method(request)
             except Conflict:
                 if time.monotonic() > deadline:
@@ -165,25 +130,30 @@ class SharedStore(ReplicatedStore):
         return self._others.iterate(start, stop)
 
     def write(self, batch: Batch) -> None:
-        own, others = Batch(), set[Owner]()
+        own, others, strange = Batch(), set[Owner](), []
         with self._lock:
             self._require_leadership()
             self._batches += 1
-            token = f"{self._member}.{self._batches}".encode()
+            token = f"{self.owners.member}.{self._batches}".encode()
             changes = []
             for key, value in batch.changes.items():
                 if self._is_mine(key):
                     own.changes[MIRROR_DATA + key] = value
                 elif key == records.AGE_KEY:
                     continue        # that is for the owner of block 0 to keep
-                elif key[:1] != records.DELETION_PREFIX:    # that owner finds what it has to delete in its mirror
-                    others.add(self._map.owners[records.block_of_key(key)])
+                else:
+                    strange.append((key, value))
+                    if key[:1] != records.DELETION_PREFIX:  # that owner finds what it has to delete in its mirror
+                        others.add(self.owners.of(records.block_of_key(key)))
                 changes.append(operation(self._key(DATA + key), value))
             if any(key[:1] == records.TRASH_POLICY_PREFIX or self._is_first_quota(key) for key in batch.changes):
-                others |= {owner for owner in self._map.owners if owner.member not in ("", self._member)}
+                others |= self.owners.others
             revision = self._transact(token, changes, others)
             self._turn_revision = revision
             self._applied.add(revision)
+            if strange:
+                own.put(_ahead_key(revision), encode_changes(strange))
+                self._ahead.add(revision)
             self._mirror.write(own)
             self._others.wrote(batch.changes, revision)
             self._compact()
@@ -196,13 +166,13 @@ class SharedStore(ReplicatedStore):
 
     def _transact(self, token: bytes, changes: list[pb.RequestOp], others: set[Owner]) -> int:
         """The revision. Raises Conflict, NotLeader, StorageFailed."""
-        own_turn = self._turn_of(self._member)
+        own_turn = self.owners.own_turn
         compare = [unchanged(own_turn, self._turn_revision), *self._others.unchanged()]
         if others:
-            compare.append(unchanged(self._key(MAP), self._epoch))
-        turns = [operation(own_turn, token), *(operation(self._turn_of(other.member), token) for other in others)]
+            compare.append(self.owners.unchanged())
+        turns = [own_turn, *(self.owners.turn_of(other.member) for other in others)]
         answer = self._etcd.transaction(pb.TxnRequest(
-            compare=compare, success=[*changes, *turns],
+            compare=compare, success=[*changes, *(operation(turn, token) for turn in turns)],
             failure=[fetch(own_turn), fetch(self._key(MAP))]))
         if answer.succeeded:
             return int(answer.header.revision)
@@ -221,7 +191,7 @@ class SharedStore(ReplicatedStore):
         with self._lock:
             self._telling = True
         try:
-            while other.member in self._alive and (left := until - time.monotonic()) > 0 and not self.tell(
+            while self.owners.lives(other) and (left := until - time.monotonic()) > 0 and not self.tell(
                     other.address, revision, left):
                 self._require_leadership()
                 time.sleep(TELL_PAUSE_SECONDS)
@@ -229,13 +199,19 @@ class SharedStore(ReplicatedStore):
             with self._lock:
                 self._telling = False
 
+    def _later(self) -> dict[bytes, bytes | None]:
+        found: dict[bytes, bytes | None] = {}
+        for _, changes in self._mirror.iterate(_ahead_key(self._revision + 1), end_of_prefix(MIRROR_AHEAD)):
+            found.update(decode_changes(changes))
+        return found
+
     def _is_first_quota(self, key: bytes) -> bool:
         """Whether it is of a quota and there was none: others look for quotas from then on only."""
         return key[:1] == records.QUOTA_PREFIX and next(iter(self._mirror.iterate(
             records.QUOTA_PREFIX, end_of_prefix(records.QUOTA_PREFIX))), None) is None
 
     def _is_mine(self, key: bytes) -> bool:
-        return self.owns(records.block_of_key(key))
+        return self.owners.owns(records.block_of_key(key))
 
     # ------------------------------------------------------------------ being a member
 
@@ -245,7 +221,7 @@ class SharedStore(ReplicatedStore):
         while not self._stopped.is_set():
             try:
                 self._check_cluster()
-                self._recall()
+                self.owners.recall()
                 self._join()
                 self._follow_as_member(changed)
             except SpeedwellError as error:
@@ -254,7 +230,7 @@ class SharedStore(ReplicatedStore):
             except Exception:   # who goes on renewing its lease and follows nothing keeps its blocks from others
                 log.exception("following etcd failed: this nameserver gives its blocks up and joins again")
             self.resign()
-            self._map = self._map.given(self.own_blocks, NOBODY)
+            self.owners.give_up()
             with self.guard:
                 self._others.forget()
                 changed()
@@ -262,11 +238,11 @@ class SharedStore(ReplicatedStore):
 
     def leave(self) -> None:
         """Hand all blocks over to another member, if there is one, and stop."""
-        heir = self._map.heir(self._member, self._alive)
+        heir = self.owners.heir()
         if heir and self.leads:
             with self.guard, self._lock:
                 try:
-                    self._hand_over(self.own_blocks, heir)
+                    self._hand_over(self.owners.own_blocks, heir)
                 except SpeedwellError as error:
                     log.warning("others take this nameserver's blocks when its lease ends: %s", error)
         self.stop()
@@ -275,14 +251,12 @@ class SharedStore(ReplicatedStore):
         began = time.monotonic()
         lease, granted_seconds = self._etcd.grant_lease(LEASE_SECONDS)
         member = uuid.uuid4().hex
-        answer = self._etcd.transaction(pb.TxnRequest(success=[
-            leased(self._key(_MEMBER + member.encode()), self.address.encode(), lease),
-            operation(self._turn_of(member), b"joined")]))
+        revision = self.owners.announce(member, self.address, lease)
         with self._lock:
-            self._member, self._lease, self._batches, self._applied = member, lease, 0, set()
-            self._turn_revision = self._joined = self._compacted = int(answer.header.revision)
+            self.owners.member = member
+            self._lease, self._batches, self._applied = lease, 0, set()
+            self._turn_revision = self._joined = self._compacted = revision
             self._leads_until, self._lease_seconds = began + granted_seconds, granted_seconds
-            self._unsettled = True
         log.info("joined as %s at revision %d", member, self._joined)
         self._renewing = threading.Thread(target=self._renew, args=(lease, granted_seconds), daemon=True,
                                           name="membership")
@@ -297,7 +271,7 @@ class SharedStore(ReplicatedStore):
 
     def _may_go_on(self) -> bool:
         """Whether the mirror has all that was written to this member's records before the call."""
-        turn = self._etcd.range(self._turn_of(self._member), b"").kvs
+        turn = self._etcd.range(self.owners.own_turn, b"").kvs
         with self._seen:
             return bool(turn) and self._seen.wait_for(
                 lambda: max(self._revision, self._turn_revision) >= turn[0].mod_revision, self._lease_seconds / 8)
@@ -313,12 +287,12 @@ class SharedStore(ReplicatedStore):
                 return
             for revision, events in groupby(answer.events, key=lambda event: int(event.kv.mod_revision)):
                 self._see(revision, list(events), changed)
-            if self._unsettled and self._revision >= self._joined:
+            if not self.owners.is_settled and self._revision >= self._joined:
                 self._settle()
 
     def _see(self, revision: int, events: list[pb.Event], changed: Callable[[], None]) -> None:
         """Take what one transaction did over into the mirror: what is decided by it with the guard."""
-        own_turn = self._turn_of(self._member)
+        own_turn = self.owners.own_turn
         with self._lock:
             is_applied = revision in self._applied
             self._applied.discard(revision)
@@ -337,9 +311,12 @@ class SharedStore(ReplicatedStore):
                 is_decided_by |= event.kv.key == own_turn and not is_applied
                 is_decided_by |= name == MAP
             self._mirror_change(batch, event.kv.key, None if event.type == pb.Event.DELETE else event.kv.value)
+        if revision in self._ahead:
+            self._ahead.discard(revision)
+            batch.delete(_ahead_key(revision))
 
         def take_over() -> None:
-            before = self.own_blocks
+            before = self.owners.own_blocks
             self._write_mirror(batch, revision)
             for event in events:
                 gone = event.type == pb.Event.DELETE
@@ -347,8 +324,8 @@ class SharedStore(ReplicatedStore):
                     self._turn_revision = revision
                     if gone:
                         self._leads_until = 0.0
-                self._learn(event.kv.key[len(self._prefix):], b"" if gone else event.kv.value, revision)
-            if self.own_blocks - before or (is_in_memory and before):
+                self.owners.learn(event.kv.key[len(self._prefix):], b"" if gone else event.kv.value, revision)
+            if self.owners.own_blocks - before or (is_in_memory and before):
                 self._others.forget()     # what an earlier request read may be old
                 changed()
 
@@ -372,67 +349,16 @@ class SharedStore(ReplicatedStore):
         finally:
             self.guard.release()
 
-    def _learn(self, name: bytes, value: bytes, revision: int) -> None:
-        """Take a record of members or owners into account; an empty one is gone."""
-        if name == MAP and revision > self._epoch:
-            self._map, self._epoch = BlockMap.decode(value), revision
-        elif name.startswith(_MEMBER):
-            self._alive.pop(name[len(_MEMBER):].decode(), None)
-            if value:
-                self._alive[name[len(_MEMBER):].decode()] = value.decode()
-        else:
-            return
-        self._unsettled = True
-
-    def _recall(self) -> None:
-        """What etcd says of members and owners before this one is a member."""
-        self._alive, self._map, self._epoch = {}, BlockMap(), 0
-        for name, end in ((MAP, b""), (_MEMBER, end_of_prefix(self._key(_MEMBER)) or b"")):
-            for pair in self._etcd.range(self._key(name), end).kvs:
-                self._learn(pair.key[len(self._prefix):], pair.value, pair.mod_revision)
-
-    # ------------------------------------------------------------------ moving blocks
-
     def _settle(self) -> None:
         """Take what nobody owns any more, or give half of one's blocks to a member without any."""
-        self._unsettled = False
-        gone = self._map.gone(self._alive)
-        if gone:
-            self._inherit(gone - {""})
-        elif gift := self._map.gift(self._member, self._alive):
+        self.owners.is_settled = True
+        if not self.owners.inherit() and (gift := self.owners.gift()):
             self._exclusively(lambda: self._hand_over(*gift))
-
-    def _inherit(self, gone: set[str]) -> None:
-        """The members share the blocks of those that are gone."""
-        if self._propose(
-                self._map.inherited(self._alive, self._member),
-                [*(absent(self._key(_MEMBER + member.encode())) for member in gone), absent(self._key(LEADER))],
-                [operation(self._turn_of(member), None) for member in gone]).succeeded:
-            return
-        self._unsettled = True
-        found = self._etcd.range(self._key(LEADER), b"").kvs
-        if found:
-            raise StorageFailed(f"the nameserver at {found[0].value.decode()} keeps this namespace alone: stop "
-                                "it, or start this one without --shared")
 
     def _hand_over(self, blocks: set[int], member: str) -> None:
         """With the guard: from now on these blocks are another member's."""
-        after = self._map.given(blocks, Owner(member, self._alive[member]))
-        own_turn = self._turn_of(self._member)
-        answer = self._propose(
-            after, [unchanged(own_turn, self._turn_revision), present(self._key(_MEMBER + member.encode()))],
-            [operation(own_turn, b"moved")])
-        self._unsettled = True
-        if answer.succeeded:
-            self._turn_revision = int(answer.header.revision)
-            self._map = after
-        log.info("%d blocks %s to the nameserver at %s", len(blocks), "go" if answer.succeeded else "cannot go now",
-                 self._alive[member])
+        self._turn_revision = self.owners.hand_over(blocks, member, self._turn_revision)
 
-    def _propose(self, after: BlockMap, compare: list[pb.Compare], more: list[pb.RequestOp]) -> pb.TxnResponse:
-        return self._etcd.transaction(pb.TxnRequest(
-            compare=[unchanged(self._key(MAP), self._epoch), *compare],
-            success=[operation(self._key(MAP), after.encode()), *more]))
 
-    def _turn_of(self, member: str) -> bytes:
-        return self._key(TURN + b"/" + member.encode())
+def _ahead_key(revision: int) -> bytes:
+    return MIRROR_AHEAD + _REVISION.pack(revision)

@@ -5,12 +5,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from speedwell.fs import errors
 from speedwell.fs.addresses import parse_address
 from speedwell.fs.errors import FileClosed, NamespaceRebuilding, NotAuthenticated, NotLeader, NotSupported
 from speedwell.fs.identity.bundle import Identity
 from speedwell.fs.identity.roles import NAMESERVER, READER
 from speedwell.fs.proto import speedwell_pb2 as pb
-from speedwell.fs.wire import grpc_errors as rpc
 from speedwell.fs.wire.channel import (
     CONNECT_TIMEOUT_SECONDS,
     STALL_TIMEOUT_SECONDS,
@@ -91,7 +91,7 @@ class Calls:
             raise
         self._pool.give_back(self._host, self._port, connection)
         if answer.error:
-            answered = rpc.named_error(answer.error, answer.message)
+            answered = errors.named(answer.error, answer.message)
             if isinstance(answered, NotAuthenticated) and self._identity is None:
                 raise NotAuthenticated(f"{self._address}: {answered.message}")
             raise answered

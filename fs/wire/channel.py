@@ -90,12 +90,10 @@ def body_length(header: bytes, peer: str = "the other end") -> int:
 
 def decode(body: bytes, kind: type[M]) -> M:
     """Parse a frame's body as a message of type `kind`. Raises MalformedFrame."""
-    message = kind()
     try:
-        message.ParseFromString(body)
+        return kind.FromString(body)
     except DecodeError as error:
         raise MalformedFrame(f"the frame is not a {kind.DESCRIPTOR.name}: {error}") from None
-    return message
 
 
 class Channel:
@@ -111,7 +109,7 @@ class Channel:
         if not self.is_local:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = connection
-        self._timeouts: dict[int, float] = {}
+        self._timeouts = -1.0, -1.0     # to receive, to send
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
         self.protocol: str | None = None    # None: nobody has looked
@@ -130,14 +128,16 @@ class Channel:
 
     def set_timeout(self, receive_seconds: float, send_seconds: float | None = None) -> None:
         """How long one call may wait without a single byte moving (send: the same unless given)."""
-        for option, seconds in ((socket.SO_RCVTIMEO, receive_seconds),
-                                (socket.SO_SNDTIMEO, receive_seconds if send_seconds is None else send_seconds)):
-            if self._timeouts.get(option) == seconds:
-                continue
-            self._timeouts[option] = seconds
-            whole = int(seconds)
-            self.socket.setsockopt(socket.SOL_SOCKET, option,
-                                   _TIMEVAL.pack(whole, int((seconds - whole) * 1e6)))
+        wanted = receive_seconds, receive_seconds if send_seconds is None else send_seconds
+        if wanted == self._timeouts:
+            return
+        for option, seconds, known in zip((socket.SO_RCVTIMEO, socket.SO_SNDTIMEO), wanted, self._timeouts,
+                                          strict=True):
+            if seconds != known:
+                whole = int(seconds)
+                self.socket.setsockopt(socket.SOL_SOCKET, option,
+                                       _TIMEVAL.pack(whole, int((seconds - whole) * 1e6)))
+        self._timeouts = wanted
 
     # ------------------------------------------------------------------ frames
 

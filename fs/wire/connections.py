@@ -3,7 +3,7 @@
 import socket
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from typing import Protocol
 
 from speedwell.fs.wire import local_sockets as local
@@ -38,7 +38,7 @@ class ConnectionPool:
         self._connect = connector or connect
         self._connect_timeout_seconds = connect_timeout_seconds
         self._stall_timeout_seconds = stall_timeout_seconds
-        self._idle: dict[Address, deque[tuple[float, Channel]]] = {}
+        self._idle: defaultdict[Address, deque[tuple[float, Channel]]] = defaultdict(deque)
         self._not_local: dict[tuple[str, int], float] = {}
         self._lock = threading.Lock()
         self._closed = False
@@ -77,7 +77,7 @@ class ConnectionPool:
     def give_back(self, host: str, port: int, channel: Channel) -> None:
         """Keep a connection on which the last request was answered in full."""
         with self._lock:
-            kept = self._idle.setdefault((host, port, channel.is_local), deque())
+            kept = self._idle[host, port, channel.is_local]
             surplus = kept.popleft()[1] if len(kept) >= KEPT_PER_SERVER else None
             if self._closed:
                 surplus = channel

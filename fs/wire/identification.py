@@ -21,6 +21,9 @@ from speedwell.fs.wire.channel import STALL_TIMEOUT_SECONDS, Channel, Connection
 if TYPE_CHECKING:
     from speedwell.fs.client.names.metadata import MetadataClient
 
+UNKNOWN_NAMESPACE = bytes(16)
+"""What a dataserver says that has contents and does not know to which namespace they belong."""
+
 ANSWER_TIMEOUT_SECONDS = 3.5
 """For somebody who takes the question and never answers; a dataserver does at once."""
 
@@ -65,8 +68,8 @@ def connect_identified(server: Replica, metadata: MetadataClient,
     """A connection of its own to that very dataserver. Raises WrongServer, ConnectionLost, and what the nameserver
     answers."""
     key = metadata.proof_key()
-    channel = metadata.connect_data(server.host, server.port)
-    identify(channel, server.dataserver_id, metadata.namespace, key)
+    channel = metadata.nameservers.connect_data(server.host, server.port)
+    identify(channel, server.dataserver_id, metadata.nameservers.namespace, key)
     channel.set_timeout(stall_timeout_seconds)
     return channel
 

@@ -87,7 +87,7 @@ class SecureChannel(Channel):
     def _receive_waiting(self, count: int) -> bytes:
         """All `count` bytes, or as many as come within the timeout: OpenSSL hands out a record at a time."""
         received = bytearray()
-        deadline = time.monotonic() + self._timeouts[socket.SO_RCVTIMEO]
+        deadline = time.monotonic() + self._timeouts[0]
         while len(received) < count:
             part = self._tls.read(count - len(received))
             received += part

@@ -6,6 +6,7 @@ Every import counts, also one in a function or for types only: a circle of types
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -175,6 +176,17 @@ def test_dataservers_know_no_client() -> None:
     imports = Tree(ROOT, FOLDERS).imports
     assert [(module, used) for module in imports if module.startswith("fs.dataserver.")
             for used, _ in imports[module] if used.startswith("fs.client")] == []
+
+
+@pytest.mark.parametrize(("program", "needless"), [
+    ("fs.dataserver.main", {"grpc", "pyroute2", "speedwell.fs.nameserver.namespace.namespace"}),
+    ("fuse_mount.main", {"grpc", "pyroute2", "plyvel", "speedwell.fs.nameserver"}),
+    ("fs.nameserver.main", {"pyroute2"}),
+])
+def test_no_process_waits_at_its_start_for_libraries_that_it_does_not_use(program: str, needless: set[str]) -> None:
+    loaded = subprocess.run([sys.executable, "-c", f"import sys, speedwell.{program}; print(*sys.modules)"],
+                            check=True, capture_output=True, text=True).stdout.split()
+    assert not needless & {*loaded}
 
 
 def test_every_room_of_the_controller_stands_in_the_table() -> None:

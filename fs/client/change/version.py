@@ -143,7 +143,7 @@ class _Attempt:
         if not replicas:
             raise NoReplicaAvailable(f"{paths.display(self._path)} has no replica to write to")
         reply = self._make(replicas[0], replicas[1:])
-        self._context.metadata.learn(reply.attributes)
+        self._context.metadata.cache.changed_inode(reply.attributes)
         self._context.metrics.add(versions_written=1, replicas_dropped=len(reply.failed_replicas),
                                   bytes_written=sum(end - begin for begin, end in self._changes.ranges))
         return reply.attributes, reply.offset

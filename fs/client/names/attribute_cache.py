@@ -2,13 +2,15 @@
 
 A name leads to an inode, and an inode has attributes: whoever changes a file under one of its names, or by its inode,
 changes it under all. What this client changes is seen by it at once: a change drops what is cached about it, and a
-reply that was on its way meanwhile is not stored, because it may be older than the change. Times are monotonic
-seconds, passed in. Thread-safe. Only files that exist are cached, never that one does not exist.
+reply that was on its way meanwhile is not stored, because it may be older than the change. Thread-safe. Only files
+that exist are cached, never that one does not exist.
 """
 
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from speedwell.fs import paths
 from speedwell.fs.proto.speedwell_pb2 import Attributes
@@ -16,12 +18,27 @@ from speedwell.fs.proto.speedwell_pb2 import Attributes
 MAX_CHANGED = 8192
 
 
-class AttributeCache:
-    """The least recently used entry leaves when there are more than `capacity`."""
+class Moment(NamedTuple):
+    """When the nameserver was asked for something."""
 
-    def __init__(self, seconds: float, capacity: int) -> None:
-        self._seconds = seconds
+    change: int
+    """The last one of this client before it."""
+    until: float
+    """The answer may be told, by the cache's clock."""
+
+
+NEVER = Moment(0, 0.0)
+"""Of an answer that may not be told."""
+
+
+class AttributeCache:
+    """The least recently used entry leaves when there are more than `capacity`; for 0 `seconds` nothing is kept."""
+
+    def __init__(self, seconds: float, capacity: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds = seconds
+        self._keeps = seconds > 0 and capacity > 0
         self._capacity = capacity
+        self._clock = clock
         self._names: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
         self._inodes: OrderedDict[int, tuple[Attributes, float]] = OrderedDict()
         self._change = 0
@@ -32,53 +49,51 @@ class AttributeCache:
     def __len__(self) -> int:
         return len(self._names)
 
-    def get(self, path: bytes, now_seconds: float) -> Attributes | None:
+    def get(self, path: bytes) -> Attributes | None:
         """What is cached about `path` and not older than allowed."""
         with self._lock:
             found = self._find(path)
             if found is None:
                 return None
-            if now_seconds >= found[1]:
-                self._drop(path)
+            if self._clock() >= found[1]:
+                self._drop(_key(path))
                 return None
             if path in self._names:
                 self._names.move_to_end(path)
             self._inodes.move_to_end(found[0].inode)
             return found[0]
 
-    def seconds_left(self, path: bytes, now_seconds: float) -> float:
+    def seconds_left(self, path: bytes) -> float:
         """For how long what is cached about `path` may still be told; 0 for what is not cached."""
         with self._lock:
             found = self._find(path)
-            return 0.0 if found is None else max(0.0, found[1] - now_seconds)
+            return 0.0 if found is None else max(0.0, found[1] - self._clock())
 
-    def changed_since(self, moment: int, keys: Iterable[bytes | int]) -> set[bytes | int]:
-        """Those that this client changed: files, directories in which it changed something, and names, by path."""
+    def changed_since(self, moment: Moment, keys: Iterable[bytes | int]) -> set[bytes | int]:
+        """Those that this client changed: files and directories in which it changed something, by inode, and names,
+        by path."""
+        change = moment.change
         with self._lock:
-            return set() if self._change == moment else {one for one in keys if self._last_change(one) > moment}
+            return set() if self._change == change else {one for one in keys if self._last_change(one) > change}
 
-    def expiry(self, now_seconds: float) -> float:
-        """Until when what is asked for now may be told."""
-        return now_seconds + self._seconds
-
-    def moment(self) -> int:
+    def moment(self) -> Moment:
         """To be taken before asking the nameserver."""
-        return self._change
+        return Moment(self._change, self._clock() + self.seconds) if self._keeps else NEVER
 
-    def fill(self, directory: bytes, moment: int, entries: Iterable[tuple[bytes, Attributes]],
-             now_seconds: float) -> None:
+    def fill(self, directory: bytes, moment: Moment, entries: Iterable[tuple[bytes, Attributes]]) -> None:
         """Store what was answered about paths in `directory`, unless this client changed something in it
-        since `moment`. `now_seconds` is when the question was asked."""
-        expires = now_seconds + self._seconds
+        since the question was asked."""
+        if not self._keeps:
+            return
         with self._lock:
-            if self._last_change(_key(directory)) > moment:
+            if self._last_change(_key(directory)) > moment.change:
                 return
             for path, attributes in entries:
-                if self._last_change(attributes.inode) <= moment:
-                    self._put(path, attributes, expires)
+                if self._last_change(attributes.inode) <= moment.change:
+                    self._put(path, attributes, moment.until)
             self._make_room()
 
-    def changed(self, path: bytes, attributes: Attributes | None, now_seconds: float) -> None:
+    def changed(self, path: bytes, attributes: Attributes | None = None) -> None:
         """This client changed `path`; `attributes` are those after the change, None if it is gone or they
         are not known."""
         with self._lock:
@@ -86,18 +101,31 @@ class AttributeCache:
             self._note_change(key)
             if isinstance(key, bytes):
                 self._note_change(_key(paths.parent(path)))
-            self._drop(path)
-            if attributes is not None:
+            self._drop(key)
+            if attributes is not None and self._keeps:
                 self._note_change(attributes.inode)
-                self._put(path, attributes, now_seconds + self._seconds)
+                self._put(path, attributes, self._clock() + self.seconds)
                 self._make_room()
 
-    def changed_inode(self, attributes: Attributes, now_seconds: float) -> None:
-        """This client changed a file it knows by inode."""
+    def changed_inode(self, attributes: Attributes) -> None:
+        """This client changed a file it knows by inode, or has it from who did."""
+        if not self._keeps:
+            return
         with self._lock:
             self._note_change(attributes.inode)
-            self._put(paths.of_inode(attributes.inode), attributes, now_seconds + self._seconds)
+            self._put(paths.of_inode(attributes.inode), attributes, self._clock() + self.seconds)
             self._make_room()
+
+    def gone(self, path: bytes) -> None:
+        """This client may have changed `path`. The directory above is dropped too: its times changed, to what is not
+        known here."""
+        self.changed(path)
+        if not paths.is_inode(path):
+            self.changed(paths.parent(path))
+
+    def lost_name(self, attributes: Attributes) -> None:
+        """This client removed a name of a file: these are its attributes then."""
+        self.changed(paths.of_inode(attributes.inode), attributes if attributes.link_count else None)
 
     def changed_tree(self, path: bytes) -> None:
         """This client moved, removed or replaced `path`: all below it is unknown."""
@@ -113,9 +141,11 @@ class AttributeCache:
             self._names.clear()
             self._inodes.clear()
 
-    def entry_added(self, directory: bytes, child: Attributes, *, is_directory: bool) -> None:
-        """This client made `child` in `directory`: the directory's times are the child's, as the nameserver
-        set both in one step."""
+    def made(self, path: bytes, child: Attributes, *, is_directory: bool = False) -> None:
+        """This client made `child`: the times of the directory above are the child's, as the nameserver set both in
+        one step."""
+        self.changed(path, child)
+        directory = paths.parent(path)
         with self._lock:
             found = self._find(directory)
             self._note_change(_key(directory) if found is None else found[0].inode)
@@ -154,12 +184,11 @@ class AttributeCache:
             while len(kept) > self._capacity:
                 kept.popitem(last=False)
 
-    def _drop(self, path: bytes) -> None:
-        key = _key(path)
+    def _drop(self, key: bytes | int) -> None:
         if isinstance(key, int):
             self._inodes.pop(key, None)
-        elif path in self._names:
-            self._inodes.pop(self._names.pop(path)[0], None)
+        elif key in self._names:
+            self._inodes.pop(self._names.pop(key)[0], None)
 
     def _last_change(self, key: bytes | int) -> int:
         return max(self._all_changed, self._changed.get(key, 0))

@@ -3,8 +3,8 @@
 import secrets
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
 
+from speedwell.fs.client.names.requests import Ask
 from speedwell.fs.errors import NameserverUnavailable
 from speedwell.fs.proto import speedwell_pb2 as pb
 
@@ -15,14 +15,17 @@ PATIENCE_SECONDS = 120.0
 
 
 class NamespaceCopies:
-    """A part of `fs.client.names.metadata.MetadataClient`, whose docstring says what holds for every method."""
+    """`MetadataClient.copies`, whose docstring says what every method raises."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
 
     def dump(self) -> Iterator[pb.DumpReply]:
         """The whole namespace as it is now, part by part. Raises InvalidArgument if it lies still for a minute
         between two parts, or if the nameserver was started again meanwhile."""
         number, part, last = secrets.randbits(63) | 1, 0, False
         while not last:
-            reply: pb.DumpReply = self._call("Dump", pb.DumpRequest(dump=number, part=part))
+            reply: pb.DumpReply = self._ask("Dump", pb.DumpRequest(dump=number, part=part))
             yield reply
             part, last = part + 1, reply.last
 
@@ -38,7 +41,7 @@ class NamespaceCopies:
             request.records.append(record)
             size += record.ByteSize()
             if size >= LOAD_BYTES:
-                self._call("Load", request)
+                self._ask("Load", request)
                 part += 1
                 request, size = pb.LoadRequest(load=number, part=part), 0
         request.last, request.next_inode = True, next_inode
@@ -49,11 +52,8 @@ class NamespaceCopies:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                reply: pb.LoadReply = self._call("Load", request)
+                reply: pb.LoadReply = self._ask("Load", request)
                 return reply
             except NameserverUnavailable:
                 if time.monotonic() > deadline:
                     raise
-
-    def _call(self, method: str, request: Any) -> Any:
-        raise NotImplementedError

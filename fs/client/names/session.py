@@ -5,8 +5,9 @@ import secrets
 import threading
 import time
 
-from speedwell.fs.client.names.metadata import MetadataClient
+from speedwell.fs.client.names.requests import Ask
 from speedwell.fs.errors import LocksLost, SpeedwellError
+from speedwell.fs.proto import speedwell_pb2 as pb
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +23,8 @@ class Session:
     `generation` changes when the nameserver has let the session end: what was held before is lost.
     """
 
-    def __init__(self, metadata: MetadataClient) -> None:
-        self._metadata = metadata
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
         self._number = secrets.randbits(63) | 1
         self._lock = threading.Lock()
         self._renewing: threading.Thread | None = None
@@ -53,10 +54,15 @@ class Session:
                             "lock is lost, and the file has to be opened again")
         return self._number, generation
 
+    def lock(self, request: pb.LockRequest) -> pb.LockReply:
+        """Raises WouldDeadlock, TooManyLocks. Asking again changes nothing."""
+        reply: pb.LockReply = self._ask("Lock", request)
+        return reply
+
     def release(self, inodes: list[int]) -> None:
         """Let files without a name go. Never raises: a nameserver that is away drops them with the session."""
         try:
-            self._metadata.release(self._number, inodes)
+            self._ask("Release", pb.ReleaseRequest(session=self._number, inodes=inodes))
         except SpeedwellError as error:
             log.warning("the nameserver keeps removed files until this mount ends: %s", error)
 
@@ -68,7 +74,7 @@ class Session:
         if renewing is None:
             return
         try:
-            self._metadata.end_session(self._number)
+            self._ask("EndSession", pb.EndSessionRequest(session=self._number))
         except SpeedwellError as error:
             log.warning("the nameserver keeps this mount's locks until its lease ends: %s", error)
 
@@ -76,7 +82,7 @@ class Session:
 
     def _renew(self) -> None:
         sent_at = _now()
-        reply = self._metadata.renew_session(self._number)
+        reply: pb.RenewSessionReply = self._ask("RenewSession", pb.RenewSessionRequest(session=self._number))
         if self.generation not in (0, reply.generation):
             log.error("the nameserver has not heard of this mount for longer than its lease: the locks its "
                       "programs held are lost, and removed files they have open")

@@ -85,7 +85,7 @@ class Tokens:
             if newest.mode & lent:
                 self._metadata.set_attributes(path, mode=newest.mode & ~lent)
             if newest.has_extended_attributes:
-                self._metadata.remove_extended_attribute(path, CAPABILITIES)
+                self._metadata.posix.remove_extended_attribute(path, CAPABILITIES)
         return self._metadata.lookup_inode(known.inode, to_append=True)
 
     def close(self) -> None:

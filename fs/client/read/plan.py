@@ -32,7 +32,8 @@ class Source:
         """A connection to the replica that it reads from; one that the controller chose knows its port. Raises
         ConnectionLost."""
         if self.read.chosen_by == "controller":
-            channel = context.metadata.connect_data(self.read.replica_host, self.read.replica_port, bound=self.bound)
+            channel = context.metadata.nameservers.connect_data(self.read.replica_host, self.read.replica_port,
+                                                                bound=self.bound)
             return context.identified.require(channel, replica)
         return context.connection_to(replica)
 

@@ -125,8 +125,8 @@ class NamespaceCopies:
 
     def _require_empty(self) -> None:
         """A namespace in which something was made has given out numbers that must not be given out again."""
-        if self._namespace.next_inode > ROOT_INODE + 1 or next(iter(self._namespace.quotas.all()), None) \
-                or self._namespace.trash_policies():
+        if self._namespace.superblocks.next_inode > ROOT_INODE + 1 or next(self._namespace.accounting.all(), None) \
+                or self._namespace.trash.policies:
             raise DirectoryNotEmpty("a namespace is loaded only into a new installation, in which nothing was ever "
                                     "made, limited or removed")
 
@@ -134,11 +134,12 @@ class NamespaceCopies:
         batch = Batch()
         numbers = self._registry.introduce(batch, load.dumped.dataservers.values())
         superblock = fill(batch, load.dumped, numbers, requests.number(next_inode, "next_inode", 2**63 - 1))
-        self._namespace.quotas.any = bool(load.dumped.quotas)  # before the write, which may have happened if it fails
+        # Before the write, which may have happened if it fails.
+        self._namespace.accounting.any = bool(load.dumped.quotas)
         self._store.write(batch)
         load.dumped = Dumped()
         self._registry.introduced(batch, self._clock_seconds())
-        self._namespace.load_trash_policies()
+        self._namespace.trash.load_policies()
         self._recovery.look_again()
         log.warning("a namespace of %d files and %d directories was loaded", superblock.files, superblock.directories)
         silent = [name for name, number in numbers.items() if not self._registry.was_heard(number)]

@@ -221,8 +221,8 @@ def _fork(store: JournaledStore, take: Take, reports: dict[str, Report]) -> None
 
 def _skip_inodes(store: JournaledStore) -> None:
     """Use none of the numbers again that changes had that are lost."""
-    namespace = Namespace(store, now_ns=time.time_ns(), deletion_grace_ns=0)
-    namespace.skip_inodes(namespace.next_inode + SKIPPED_INODES)
+    superblocks = Namespace(store, now_ns=time.time_ns(), deletion_grace_ns=0).superblocks
+    superblocks.skip_inodes(superblocks.next_inode + SKIPPED_INODES)
 
 
 def _goes_on(journal: Journal, position: Position) -> bool:
@@ -245,22 +245,22 @@ def _goes_on(journal: Journal, position: Position) -> bool:
 def _apply(growth: Growth, store: JournaledStore) -> None:
     """Take over epochs and lengths that the copy does not know yet. Raises StorageFailed."""
     now_ns = time.time_ns()
-    namespace = Namespace(store, now_ns=now_ns, deletion_grace_ns=0)
+    contents = Namespace(store, now_ns=now_ns, deletion_grace_ns=0).contents
     registry = Registry(store, now_seconds=0.0)
     for (name, file_id), report in growth.newest_epochs():
         number = registry.number_of(name)
         with suppress(SpeedwellError):   # it is of no file any more, or makes no sense
-            content = namespace.inode(report.inode).content
+            content = contents.of(report.inode)
             if number is not None and content is not None and content.epoch < report.epoch <= MAX_EPOCH:
-                namespace.configure(report.inode, parse_file_id(file_id),
-                                    partial(overtaken, epoch=report.epoch, member=number))
+                contents.configure(report.inode, parse_file_id(file_id),
+                                   partial(overtaken, epoch=report.epoch, member=number))
     for (name, file_id), length in list(growth.lengths.items()):
         number = registry.number_of(name)
         try:
             known = parse_file_id(file_id)
         except SpeedwellError:
             continue
-        if number is not None and namespace.repair_length(length.inode, known, length.size, number, now_ns=now_ns):
+        if number is not None and contents.repair_length(length.inode, known, length.size, number, now_ns=now_ns):
             log.info("rebuilding: inode %d has %d bytes, says %s", length.inode, length.size, name)
 
 

@@ -13,16 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from speedwell.fs.errors import NamespaceRolledBack, WrongNamespace
-from speedwell.fs.nameserver.namespace.namespace import Namespace
+from speedwell.fs.nameserver.namespace.superblocks import Superblocks
 from speedwell.fs.nameserver.replicas.registry import Dataserver, Registry
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.slots import note_highest
 from speedwell.fs.store import IDENTITY_KEY, Batch, JournaledStore, Store
+from speedwell.fs.wire.identification import UNKNOWN_NAMESPACE
 
 log = logging.getLogger(__name__)
-
-UNKNOWN = bytes(16)
-"""What a dataserver says that has contents and does not know to which namespace they belong."""
 
 SKIPPED_INODES = 100_000
 """So many numbers are left out where given out ones may be lost."""
@@ -42,12 +40,12 @@ class Provenance:
     """One thread at a time; times are monotonic seconds, passed in. `counts` says whether what lies on a dataserver
     is to be waited for."""
 
-    def __init__(self, store: Store, namespace: Namespace, registry: Registry,
+    def __init__(self, store: Store, superblocks: Superblocks, registry: Registry,
                  counts: Callable[[int, float], bool]) -> None:
         """Raises StorageFailed."""
         self.namespace_id = identity_of(store)
         self.term = secrets.randbits(63) | 1
-        self._namespace = namespace
+        self._superblocks = superblocks
         self._registry = registry
         self._counts = counts
         self._complete: set[int] = set()
@@ -83,13 +81,13 @@ class Provenance:
             note_highest(highest, number)
             note_highest(self._highest, number)
         for number in highest.values():
-            if self._proof or self._namespace.was_given(number):
+            if self._proof or self._superblocks.was_given(number):
                 continue
             if server.dataserver_id in self._adopted:
-                self._namespace.skip_inodes(number + 1)   # numbers of another namespace prove nothing
+                self._superblocks.skip_inodes(number + 1)   # numbers of another namespace prove nothing
             else:
                 self._proof = (f"the dataserver {server.dataserver_id} holds a content of inode {number}, and only "
-                               f"numbers below {self._namespace.next_beside(number)} have been given out here")
+                               f"numbers below {self._superblocks.next_beside(number)} have been given out here")
                 log.error("%s", self._roll_back())
 
     # ------------------------------------------------------------------ what is allowed
@@ -121,7 +119,7 @@ class Provenance:
         """Go on with the namespace as it is. Raises StorageFailed."""
         if self._proof:
             for number in self._highest.values():
-                self._namespace.skip_inodes(number + SKIPPED_INODES)
+                self._superblocks.skip_inodes(number + SKIPPED_INODES)
             log.warning("an operator accepts that %s", self._proof)
             self._proof = ""
 
@@ -135,8 +133,8 @@ class Provenance:
     # ------------------------------------------------------------------ messages
 
     def _refusal(self, name: str, refused: _Refused) -> str:
-        whose = "holds contents and has forgotten to which namespace they belong" if refused.namespace == UNKNOWN \
-            else f"belongs to the namespace {refused.namespace.hex()}"
+        whose = (f"belongs to the namespace {refused.namespace.hex()}" if refused.namespace != UNKNOWN_NAMESPACE
+                 else "holds contents and has forgotten to which namespace they belong")
         return (f"the dataserver {name} ({refused.address}) {whose}, this nameserver keeps "
                 f"{self.namespace_id.hex()}: it is refused and deletes nothing. Start the nameserver with the store "
                 "of that namespace (--directory, --etcd, --etcd-prefix), or have the dataserver belong to this one: "

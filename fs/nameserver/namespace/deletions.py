@@ -5,7 +5,7 @@ its dataserver learns of it in the reply to a heartbeat, again and again until i
 The queue lies in the store beside the namespace: it is written in the batch that removes the file.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 
 from speedwell.fs.nameserver.namespace import namespace_records as records
@@ -20,6 +20,29 @@ def enqueue(batch: Batch, content: Content, dataservers: Iterable[int], due_ns: 
     """Add to `batch`: each of `dataservers` (numbers) deletes `content` from `due_ns` on."""
     for dataserver in dataservers:
         batch.put(records.deletion_key(dataserver, due_ns, content.file_id), b"")
+
+
+class Deletions:
+    """When contents that leave the namespace are deleted: by its age, which each batch that needs it keeps."""
+
+    def __init__(self, grace_ns: int, age_ns: Callable[[int], int]) -> None:
+        """`age_ns` says the namespace's age at a time of the nameserver's clock."""
+        self._grace_ns = grace_ns
+        self.age_ns = age_ns
+
+    def later(self, batch: Batch, content: Content, now_ns: int) -> None:
+        """Who has it open gets the grace period."""
+        enqueue(batch, content, content.replicas, self.due_ns(batch, now_ns, self._grace_ns))
+
+    def now(self, batch: Batch, content: Content, now_ns: int) -> None:
+        """Nobody can have it open."""
+        enqueue(batch, content, content.replicas, self.due_ns(batch, now_ns, 0))
+
+    def due_ns(self, batch: Batch, now_ns: int, after_ns: int) -> int:
+        """The age that the namespace has `after_ns` from now."""
+        age_ns = self.age_ns(now_ns)
+        batch.put(records.AGE_KEY, records.encode_age(age_ns))
+        return age_ns + after_ns
 
 
 def due(store: Store, dataserver: int, now_ns: int, deleted: Collection[bytes] = ()) -> list[bytes]:

@@ -8,20 +8,24 @@ from speedwell.fs.nameserver.namespace import acls
 from speedwell.fs.nameserver.namespace import namespace_records as records
 from speedwell.fs.nameserver.namespace.namespace_records import SYMBOLIC_LINK, Inode
 from speedwell.fs.nameserver.namespace.tree import Tree
-from speedwell.fs.store import Batch
+from speedwell.fs.store import Batch, Store
 
 MAX_TOTAL_BYTES = 128 * 1024
 """Names and values of one inode: room for one value of the largest size that Linux allows, and more."""
 
 
-class ExtendedAttributes(Tree):
+class ExtendedAttributes:
     """Names are bytes with their prefix (`user.` and so on), values are any bytes."""
 
-    def set_extended_attribute(self, path: bytes, name: bytes, value: bytes, *, now_ns: int, create: bool = False,
-                               replace: bool = False, clear_setgid: bool = False) -> Inode:
+    def __init__(self, store: Store, tree: Tree) -> None:
+        self._store = store
+        self._tree = tree
+
+    def set(self, path: bytes, name: bytes, value: bytes, *, now_ns: int, create: bool = False,
+            replace: bool = False, clear_setgid: bool = False) -> Inode:
         """An access control list changes the mode too, with `clear_setgid` also that bit. Raises NoSuchFile,
         NotADirectory, AlreadyExists (`create`), NoSuchAttribute (`replace`), NoSpace, InvalidArgument."""
-        inode = self.lookup(path)
+        inode = self._tree.lookup(path)
         attributes = inode.extended_attributes
         if create and name in attributes:
             raise AlreadyExists(f"{paths.display(path)} has the attribute {paths.display(name)}")
@@ -35,8 +39,8 @@ class ExtendedAttributes(Tree):
         if sum(len(each) + len(attributes[each]) for each in attributes) > MAX_TOTAL_BYTES:
             raise NoSpace(f"the attributes of {paths.display(path)} would have more than {MAX_TOTAL_BYTES} bytes")
         inode.ctime_ns = now_ns
-        self._put_inode(batch, inode)
-        self._write(batch)
+        batch.put(inode.key, inode.encode())
+        self._store.write(batch)
         return inode
 
     @property
@@ -44,13 +48,13 @@ class ExtendedAttributes(Tree):
         """Whether an access control list was set some time."""
         return self._store.get(records.ACLS_KEY) is not None
 
-    def remove_extended_attribute(self, path: bytes, name: bytes, *, now_ns: int) -> Inode:
+    def remove(self, path: bytes, name: bytes, *, now_ns: int) -> Inode:
         """Raises NoSuchFile, NotADirectory, NoSuchAttribute."""
-        inode = self.lookup(path)
+        inode = self._tree.lookup(path)
         if inode.extended_attributes.pop(name, None) is None:
             raise _missing(path, name)
         inode.ctime_ns = now_ns
-        self._write_inode(inode)
+        self._tree.write(inode)
         return inode
 
 

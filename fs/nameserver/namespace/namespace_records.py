@@ -72,6 +72,10 @@ class Superblock:
     directories: int
     block: int = 0
 
+    @property
+    def key(self) -> bytes:
+        return superblock_key(self.block)
+
     def encode(self) -> bytes:
         return _SUPERBLOCK.pack(FORMAT_VERSION, self.next_inode, self.files, self.directories)
 
@@ -136,6 +140,10 @@ class Inode:
     extended_attributes: dict[bytes, bytes] = field(default_factory=dict)
     quota: int = 0  # the innermost one it counts toward: the inode of the directory that was set on
     name: bytes = b""  # of a directory
+
+    @property
+    def key(self) -> bytes:
+        return inode_key(self.number)
 
     @property
     def is_directory(self) -> bool:

@@ -1,22 +1,28 @@
-"""How much may lie below a directory: limits, and counters that every change keeps right.
+"""Setting quotas, and moving what counts toward one under another.
 
-Each inode names the innermost quota it counts toward (`Inode.quota`, the inode of the directory the quota was set
-on; 0: none) and gets it from the directory it is made in, as with project quotas of ext4 and XFS. A quota knows the
-one around it, so a change is counted in a few records whatever the depth. The counters lie in the batch of the
-change itself: they are right after any crash. An inode counts from when it is made until its record goes, so also
-while it is open without a name; the directory with the quota counts too.
-
-A quota that was cleared goes on counting, without limits, until its directory is removed.
+What a directory holds when its quota is set is counted in steps, between which requests are answered: each entry is
+counted in the batch that marks it, so that the counters are the sum of what is marked at any time. New entries are
+marked by the directory they are made in. Where it had come to is not stored: what is marked already is passed over.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
-from speedwell.fs import paths, units
-from speedwell.fs.errors import QuotaExceeded, StorageFailed
+from speedwell.fs import paths
+from speedwell.fs.errors import CrossesQuota, DeviceBusy, NotADirectory
 from speedwell.fs.nameserver.namespace import namespace_records as records
+from speedwell.fs.nameserver.namespace.namespace_records import Inode
+from speedwell.fs.nameserver.namespace.quota_accounting import QuotaAccounting
+from speedwell.fs.nameserver.namespace.tree import Place, Tree
 from speedwell.fs.proto.speedwell_pb2 import QuotaRecord
-from speedwell.fs.store import Batch, Store, end_of_prefix
+from speedwell.fs.store import Batch, Store
+
+ENTRIES_PER_STEP = 500
+"""Requests wait meanwhile: some milliseconds."""
+
+MAX_MOVED = 1000
+"""A directory with more below it does not move from quota to quota: rename fails as between filesystems, and mv(1)
+copies it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,96 +33,218 @@ class Limits:
     files: int | None = None
 
 
+@dataclass(slots=True)
+class Counting:
+    """Directories to look at, each with the name up to which that is done, for the quota on inode `quota`."""
+
+    directories: list[tuple[int, bytes]]
+    quota: int
+
+
 class Quotas:
-    """The quotas of one namespace. One thread at a time."""
+    """The directories that quotas are set on, and what counts toward which."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, tree: Tree, accounting: QuotaAccounting) -> None:
         self._store = store
-        self.any = next(self.all(), None) is not None
-        """False: no inode counts toward a quota."""
+        self._tree = tree
+        self._accounting = accounting
+        self._counting: Counting | None = None
 
-    def all(self) -> Iterator[tuple[int, QuotaRecord]]:
-        """(inode of the directory, its quota)"""
-        stop = end_of_prefix(records.QUOTA_PREFIX)
-        for key, value in self._store.iterate(records.QUOTA_PREFIX, stop):
-            yield records.quota_directory(key), QuotaRecord.FromString(value)
+    # -------------------------------------------------------------- set and asked for
 
-    def find(self, directory: int, batch: Batch | None = None) -> QuotaRecord | None:
-        """The quota set on `directory`, as it will be after `batch`."""
-        key = records.quota_key(directory)
-        value = batch.changes[key] if batch is not None and key in batch.changes else self._store.get(key)
-        return None if value is None else QuotaRecord.FromString(value)
+    def set(self, path: bytes, limits: Limits) -> Inode:
+        """Put limits on a directory, at once on what is made from now on; `count` counts the rest.
 
-    def get(self, directory: int, batch: Batch | None = None) -> QuotaRecord:
-        """Raises StorageFailed if there is none: an inode names it."""
-        record = self.find(directory, batch)
+        Raises NoSuchFile, NotADirectory, DeviceBusy (what another quota is set on is still being counted).
+        """
+        directory = self._tree.lookup(path)
+        if not directory.is_directory:
+            raise NotADirectory(f"{paths.display(path)} is not a directory")
+        record = self._accounting.find(directory.number)
+        batch = Batch()
         if record is None:
-            raise StorageFailed(f"the record of the quota on inode {directory} is missing")
-        return record
+            self._resume_counting()
+            if self._counting is not None:
+                raise DeviceBusy("another directory's quota is still being counted: try again")
+            record = QuotaRecord(above=directory.quota, counting=True)
+            self._accounting.put(batch, directory.number, record)
+            self._accounting.move(batch, directory.quota, directory.number, 0, 1)
+            record = self._accounting.get(directory.number, batch)
+            directory.quota = directory.number
+            batch.put(directory.key, directory.encode())
+        _limit(record, limits)
+        record.path = path
+        self._accounting.put(batch, directory.number, record)
+        self._accounting.any = True   # before the write: one that fails may have happened all the same
+        self._store.write(batch)
+        return directory
 
-    def chain(self, quota: int, batch: Batch | None = None) -> list[tuple[int, QuotaRecord]]:
-        """All quotas that what has `quota` counts toward, the innermost first."""
-        found: list[tuple[int, QuotaRecord]] = []
-        while quota:
-            found.append((quota, self.get(quota, batch)))
-            quota = found[-1][1].above
+    def clear(self, path: bytes) -> bool:
+        """Take the limits away; whether there were any. Raises NoSuchFile, NotADirectory."""
+        directory = self._tree.lookup(path)
+        record = self._accounting.find(directory.number) if directory.is_directory else None
+        if record is None or not _is_limited(record):
+            return False
+        _limit(record, Limits())
+        batch = Batch()
+        self._accounting.put(batch, directory.number, record)
+        self._store.write(batch)
+        return True
+
+    def of(self, path: bytes) -> list[QuotaRecord]:
+        """The limited quotas that `path` and what is made in it count toward, the innermost first; each with the path
+        that its directory has now. Raises NoSuchFile, NotADirectory."""
+        inode = self._tree.lookup(path)
+        found = []
+        for number, record in self._accounting.chain(inode.quota):
+            if _is_limited(record):
+                record.path = self._tree.path_of(number)
+                found.append(record)
         return found
 
-    def room(self, quota: int) -> int | None:
-        """Bytes that may be added before a limit is reached; None: no limit."""
-        rooms = [max(0, record.max_bytes - record.used_bytes) for _, record in self.chain(quota)
-                 if record.HasField("max_bytes")]
-        return min(rooms, default=None)
+    def limited(self) -> list[QuotaRecord]:
+        """All limited ones, with the paths their directories had when they were set or renamed last."""
+        limited = [record for _, record in self._accounting.all() if _is_limited(record)]
+        return sorted(limited, key=lambda record: record.path)
 
-    def charge(self, batch: Batch, quota: int, size_bytes: int, files: int, *, enforce: bool = True) -> None:
-        """Count what is added (or taken away, below zero) under `quota` in `batch`.
+    # -------------------------------------------------------------- counting what was there before
 
-        Raises QuotaExceeded where something grows beyond its limit, unless it has happened already (not
-        `enforce`).
+    def _resume_counting(self) -> None:
+        """Begin a count, or go on with one that a restart or a failure ended."""
+        if self._counting is None and self._accounting.any:
+            number = next((number for number, record in self._accounting.all() if record.counting), None)
+            if number is not None:
+                self._counting = Counting([(number, b"")], number)
+
+    def count(self, entries: int = ENTRIES_PER_STEP) -> bool:
+        """One step of the count; whether there was one to do."""
+        self._resume_counting()
+        counting = self._counting
+        if counting is None:
+            return False
+        batch = Batch()
+        self._counting = None   # if anything fails, the next step begins anew
+        more = self._count(counting, batch, entries)
+        record = self._accounting.find(counting.quota, batch)
+        if not more and record is not None:
+            record.counting = False
+            self._accounting.put(batch, counting.quota, record)
+        self._store.write(batch)
+        self._counting = counting if more else None
+        return True
+
+    def _count(self, counting: Counting, batch: Batch, entries: int) -> bool:
+        """Whether there may be more."""
+        record = self._accounting.find(counting.quota)
+        if record is None or record.removed:
+            return False
+        while counting.directories and entries > 0:
+            directory, after = counting.directories.pop()
+            inode = self._tree.inode_in(batch, directory)
+            if inode is None or inode.quota != counting.quota:
+                continue   # removed or moved away meanwhile
+            found = list(islice(self._tree.entries(directory, after), entries))
+            if len(found) == entries:
+                counting.directories.append((directory, records.dentry_name(found[-1][0])))
+            entries -= len(found)
+            for _, value in found:
+                number = records.decode_dentry(value)[1]
+                if self._mark(batch, number, record.above, counting.quota):
+                    counting.directories.append((number, b""))
+        return bool(counting.directories)
+
+    def _mark(self, batch: Batch, number: int, old: int, new: int) -> bool:
+        """Have an entry count toward `new` if it counted toward `old`; whether to look at what is below it."""
+        inode = self._tree.existing_in(batch, number)
+        if inode.is_directory and inode.quota == inode.number:
+            inner = self._accounting.get(inode.number, batch)
+            if inner.above == old:
+                self._move_quota(batch, inode.number, inner, new, enforce=False)
+            return False
+        if inode.quota == old:
+            self._requota(batch, inode, new, enforce=False)
+        return inode.is_directory and inode.quota == new
+
+    # -------------------------------------------------------------- renaming
+
+    def requota_renamed(self, batch: Batch, inode: Inode, old: Place, new: Place) -> None:
+        """Count a renamed file or directory where it goes. `inode` is written by the caller.
+
+        Raises QuotaExceeded; CrossesQuota if it has names elsewhere, or too much below it.
         """
-        self._add(batch, self.chain(quota, batch), size_bytes, files, enforce)
-
-    def move(self, batch: Batch, old: int, new: int, size_bytes: int, files: int, *, enforce: bool = True) -> None:
-        """Count under `new` what was counted under `old`. Raises QuotaExceeded if `enforce`."""
-        before, after = self.chain(old, batch), self.chain(new, batch)
-        stays = {number for number, _ in before} & {number for number, _ in after}
-        self._add(batch, [each for each in before if each[0] not in stays], -size_bytes, -files, False)
-        self._add(batch, [each for each in after if each[0] not in stays], size_bytes, files, enforce)
-
-    def put(self, batch: Batch, directory: int, record: QuotaRecord) -> None:
-        batch.put(records.quota_key(directory), record.SerializeToString())
-
-    def directory_removed(self, batch: Batch, directory: int) -> None:
-        """The quota goes with its directory; something may count toward it still, which is open without a name."""
-        record = self.find(directory, batch)
-        if record is None:
+        if not self._accounting.any:
             return
-        record.ClearField("max_bytes")
-        record.ClearField("max_files")
-        record.removed = True
-        self._put_or_drop(batch, directory, record)
+        target = self._tree.existing_in(batch, new.parent).quota
+        if inode.is_directory and inode.quota == inode.number:
+            record = self._accounting.get(inode.number, batch)
+            if record.above != target:
+                self._refuse_counting(record, old.path)
+                self._move_quota(batch, inode.number, record, target)
+            record = self._accounting.get(inode.number, batch)
+            record.path = self._tree.full_path(new.path)
+            self._accounting.put(batch, inode.number, record)
+        elif inode.quota != target:
+            self._requota_tree(batch, inode, target, old.path)
 
-    def _add(self, batch: Batch, chain: list[tuple[int, QuotaRecord]], size_bytes: int, files: int,
-             enforce: bool) -> None:
-        for number, record in chain:
-            record.used_bytes += size_bytes
-            record.used_files += files
-            if enforce:
-                _check(record, size_bytes, files)
-            self._put_or_drop(batch, number, record)
+    def refuse_exchange(self, old: Place, new: Place) -> None:
+        """Raises CrossesQuota unless both can swap their places without changing what counts where."""
+        if self._accounting.any and self._tree.existing(old.parent).quota != self._tree.existing(new.parent).quota:
+            raise CrossesQuota(f"{paths.display(old.path)} and {paths.display(new.path)} count toward different "
+                               "quotas: they cannot be exchanged")
 
-    def _put_or_drop(self, batch: Batch, directory: int, record: QuotaRecord) -> None:
-        if record.removed and not record.used_files:
-            batch.delete(records.quota_key(directory))
+    def refuse_link(self, inode: Inode, directory: int, path: bytes) -> None:
+        """Raises CrossesQuota if a file would have names under different quotas."""
+        if self._accounting.any and inode.quota != self._tree.existing(directory).quota:
+            raise CrossesQuota(f"{paths.display(path)} counts toward another quota than the file: no link")
+
+    def _requota_tree(self, batch: Batch, top: Inode, target: int, path: bytes) -> None:
+        waiting, moved = [top], 0
+        while waiting:
+            inode = waiting.pop()
+            moved += 1
+            if moved > MAX_MOVED:
+                raise CrossesQuota(f"{paths.display(path)} has more than {MAX_MOVED} files below it and would count "
+                                   "toward another quota: copy it")
+            if inode.is_directory and inode.quota == inode.number:
+                record = self._accounting.get(inode.number, batch)
+                self._refuse_counting(record, path)
+                self._move_quota(batch, inode.number, record, target)
+                continue
+            if not inode.is_directory and inode.link_count > 1:
+                raise CrossesQuota(f"{paths.display(path)} is or holds a file with several names, which would count "
+                                   "toward another quota: copy it")
+            self._requota(batch, inode, target)
+            if inode.is_directory:
+                for _, value in self._tree.entries(inode.number):
+                    waiting.append(self._tree.existing_in(batch, records.decode_dentry(value)[1]))
+                    if len(waiting) + moved > MAX_MOVED + 1:
+                        break
+
+    def _requota(self, batch: Batch, inode: Inode, quota: int, *, enforce: bool = True) -> None:
+        self._accounting.move(batch, inode.quota, quota, inode.size_bytes, 1, enforce=enforce)
+        inode.quota = quota
+        batch.put(inode.key, inode.encode())
+
+    def _move_quota(self, batch: Batch, directory: int, record: QuotaRecord, above: int, *,
+                    enforce: bool = True) -> None:
+        """Put a quota, with all that counts toward it, below another."""
+        self._accounting.move(batch, record.above, above, record.used_bytes, record.used_files, enforce=enforce)
+        record.above = above
+        self._accounting.put(batch, directory, record)
+
+    @staticmethod
+    def _refuse_counting(record: QuotaRecord, path: bytes) -> None:
+        if record.counting:
+            raise CrossesQuota(f"{paths.display(path)}: what lies there is still being counted: try again later")
+
+
+def _limit(record: QuotaRecord, limits: Limits) -> None:
+    for field, limit in (("max_bytes", limits.size_bytes), ("max_files", limits.files)):
+        if limit is None:
+            record.ClearField(field)
         else:
-            self.put(batch, directory, record)
+            setattr(record, field, limit)
 
 
-def _check(record: QuotaRecord, size_bytes: int, files: int) -> None:
-    where = f"the quota on {paths.display(record.path)}"
-    if size_bytes > 0 and record.HasField("max_bytes") and record.used_bytes > record.max_bytes:
-        raise QuotaExceeded(f"{where} allows {units.size(record.max_bytes)}, this would be "
-                            f"{units.size(record.used_bytes - record.max_bytes)} too much")
-    if files > 0 and record.HasField("max_files") and record.used_files > record.max_files:
-        raise QuotaExceeded(f"{where} allows {record.max_files} files and directories, this would make it "
-                            f"{record.used_files}")
+def _is_limited(record: QuotaRecord) -> bool:
+    return record.HasField("max_bytes") or record.HasField("max_files")

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 from speedwell.fs import paths
 from speedwell.fs.errors import SpeedwellError
 from speedwell.fs.limits import LEAST_ADVISED_BYTES, MAX_FILE_BYTES
-from speedwell.fs.nameserver.namespace.namespace import Namespace
 from speedwell.fs.nameserver.namespace.namespace_records import Inode
+from speedwell.fs.nameserver.namespace.tree import Tree
 from speedwell.fs.nameserver.replicas.placement import evenly_filled
 from speedwell.fs.nameserver.replicas.placement_advice import PlacementAdvice
 from speedwell.fs.nameserver.replicas.registry import Registry
@@ -32,11 +32,11 @@ MAX_DIRECTORIES = 4096
 class PlacementQuestions:
     """Its methods wait for the controller: not to be called with the guard."""
 
-    def __init__(self, advice: PlacementAdvice | None, guard: AbstractContextManager[bool], namespace: Namespace,
+    def __init__(self, advice: PlacementAdvice | None, guard: AbstractContextManager[bool], tree: Tree,
                  registry: Registry, settings: Settings, clock_seconds: Callable[[], float]) -> None:
         self.advice = advice
         self._guard = guard
-        self._namespace = namespace
+        self._tree = tree
         self._registry = registry
         self._settings = settings
         self._clock_seconds = clock_seconds
@@ -61,7 +61,7 @@ class PlacementQuestions:
             return ()
         try:
             with self._guard:
-                content = self._namespace.lookup(request.path).content
+                content = self._tree.lookup(request.path).content
         except SpeedwellError:
             return ()
         if content is None or (request.if_empty and content.size_bytes):
@@ -85,10 +85,10 @@ class PlacementQuestions:
             if now - sampled_at < SAMPLED_SECONDS:
                 return size_bytes
             try:
-                inode, names, _ = self._namespace.names(directory, b"", SAMPLED_ENTRIES)
+                inode, names, _ = self._tree.names(directory, b"", SAMPLED_ENTRIES)
             except SpeedwellError:
                 return 0
-            size_bytes = _said(inode) or _mean([self._namespace.inode(number) for _, _, number in names])
+            size_bytes = _said(inode) or _mean([self._tree.inode(number) for _, _, number in names])
             self._expected[directory] = now, size_bytes
             self._expected.move_to_end(directory)
             while len(self._expected) > MAX_DIRECTORIES:

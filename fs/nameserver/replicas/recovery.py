@@ -16,7 +16,7 @@ from functools import partial
 
 from speedwell.fs import units
 from speedwell.fs.errors import InvalidArgument, NoSpace, SpeedwellError
-from speedwell.fs.nameserver.namespace.namespace import Namespace
+from speedwell.fs.nameserver.namespace.contents import Contents
 from speedwell.fs.nameserver.namespace.namespace_records import Content
 from speedwell.fs.nameserver.replicas.advised_targets import AdvisedTargets
 from speedwell.fs.nameserver.replicas.copy_orders import BYTES_IN_FLIGHT, SLOW_BYTES_IN_FLIGHT, CopyOrders
@@ -65,17 +65,17 @@ class Recovery:
     `orphan_grace_seconds` how long a dataserver keeps what no file has, `least` how many live replicas a file needs
     to be changed, by how many it is to have; `advice` is asked where large files' further replicas go."""
 
-    def __init__(self, namespace: Namespace, registry: Registry, replicas: Replicas, generator: random.Random, *,
+    def __init__(self, contents: Contents, registry: Registry, replicas: Replicas, generator: random.Random, *,
                  grace_seconds: float, orphan_grace_seconds: float, may_delete: Callable[[], bool],
                  least: Callable[[int], int], advice: PlacementAdvice | None) -> None:
-        self._namespace = namespace
+        self._contents = contents
         self._registry = registry
         self._replicas = replicas
         self._targets = AdvisedTargets(advice, generator)
         self._grace_seconds = grace_seconds
         self._orders = CopyOrders()
         self._may_delete = may_delete
-        self.strays = Strays(namespace, registry, grace_seconds=orphan_grace_seconds, may_delete=may_delete,
+        self.strays = Strays(contents, registry, grace_seconds=orphan_grace_seconds, may_delete=may_delete,
                              is_made=self._orders.is_made_by)
         self._looked_at_all = False
         self._expected: dict[int, list[pb.FileReport]] = {}
@@ -117,11 +117,10 @@ class Recovery:
             return succession(without(now, server), lambda number: self._registry.is_alive(number, now_seconds))
 
         try:
-            before = self._namespace.inode(inode)
-            if before.content is None or before.content.file_id != file_id or \
-                    server not in before.content.replicas:
+            before = self._contents.of(inode)
+            if before is None or before.file_id != file_id or server not in before.replicas:
                 return
-            self._namespace.configure(inode, file_id, change)
+            self._contents.configure(inode, file_id, change)
             log.warning("inode %d: dataserver number %d has lost its replica", inode, server)
             self.look_again()
         except SpeedwellError as error:
@@ -229,7 +228,7 @@ class Recovery:
         if limit < 1:
             return
         self._looked_seconds = now_seconds
-        files, after = self._namespace.files_after(self._after, limit)
+        files, after = self._contents.files_after(self._after, limit)
         for inode, content in files:
             if not self._examine(inode, content, in_need, now_seconds):
                 after = inode - 1    # go on here when there is room
@@ -263,7 +262,7 @@ class Recovery:
             self._expect(inode, content, now_seconds)   # a dataserver opens each of them
         for number in content.replicas[1:]:
             if number in wanted.surplus or self._registry.is_removed(number):
-                after = self._namespace.configure(inode, content.file_id, partial(without, lost=number))[1]
+                after = self._contents.configure(inode, content.file_id, partial(without, lost=number))[1]
                 self.strays.left(requests.file_id_text(content.file_id), after, [number], now_seconds)
         if wanted.missing and (is_ordered or
                                self._order_copy(inode, content, wanted.leaving[:1], now_seconds)):
@@ -277,7 +276,7 @@ class Recovery:
     def _with_primary(self, inode: int, content: Content, now_seconds: float) -> Content:
         if not content.replicas or self._registry.is_alive(content.replicas[0], now_seconds):
             return content
-        return self._namespace.configure(
+        return self._contents.configure(
             inode, content.file_id,
             lambda now: succession(now, lambda number: self._registry.is_alive(number, now_seconds)))[1]
 
@@ -323,7 +322,7 @@ class Recovery:
     def _order_later(self, inode: int, file_id: str, replaces: Sequence[int], takers: set[int] | None,
                      now_seconds: float) -> None:
         """It is known where a copy goes: order it, if it is still wanted."""
-        content = self._namespace.content(inode)
+        content = self._contents.of(inode)
         if content is None or requests.file_id_text(content.file_id) != file_id:
             return
         if takers is not None:

@@ -59,6 +59,11 @@ class Status:
         """What one file may take: it lies in one directory."""
         return max((use.available_bytes for use in self.directories), default=self.available_bytes)
 
+    @property
+    def used_part(self) -> float:
+        """Of its disk, from 0 to 1; 0 where that is not known."""
+        return 1 - (self.available_bytes or 0) / self.capacity_bytes if self.capacity_bytes else 0.0
+
     def disks(self, number: int) -> dict[str, tuple[int, int]]:
         """(bytes, bytes free) of each, by what tells disks apart; those of dataserver `number`."""
         if not self.directories:
@@ -203,8 +208,7 @@ class Registry:
 
     def used_parts(self, now_seconds: float) -> dict[int, float]:
         """The used part of each live dataserver's disk, from 0 to 1."""
-        return {number: 1 - (status.available_bytes or 0) / status.capacity_bytes
-                for number, status in self._status.items()
+        return {number: status.used_part for number, status in self._status.items()
                 if status.capacity_bytes and self.is_alive(number, now_seconds) and not self.is_draining(number)}
 
     def capacity(self, now_seconds: float) -> tuple[int, int]:
@@ -232,11 +236,10 @@ class Registry:
 
     def candidates(self, now_seconds: float) -> list[Candidate]:
         """Live dataservers that have space left, for placement."""
-        used = self.used_parts(now_seconds)
-        return [Candidate(server.number, server.host, server.rack, self._status[number].room_bytes,
-                          used.get(number, 0.0), self._status[number].disk_left_bytes)
+        return [Candidate(server.number, server.host, server.rack, status.room_bytes, status.used_part,
+                          status.disk_left_bytes)
                 for number, server in self._servers.items()
-                if self._status[number].available_bytes != 0 and not server.draining
+                if (status := self._status[number]).available_bytes != 0 and not server.draining
                 and self.is_alive(number, now_seconds)]
 
     def numbers_for_new_file(self, wanted: Sequence[str], now_seconds: float) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from speedwell.fs.nameserver.namespace.namespace import Namespace
+from speedwell.fs.nameserver.namespace.contents import Contents
 from speedwell.fs.nameserver.namespace.namespace_records import Content
 from speedwell.fs.nameserver.replicas.registry import Dataserver, Registry
 from speedwell.fs.nameserver.replicas.replica_set import LOST_EPOCHS, MAX_EPOCH, overtaken
@@ -22,9 +22,9 @@ class Strays:
     """`grace_seconds` is how long a dataserver keeps what no file has; `is_made` says of an inode and a dataserver
     whether it makes a replica there."""
 
-    def __init__(self, namespace: Namespace, registry: Registry, *, grace_seconds: float,
+    def __init__(self, contents: Contents, registry: Registry, *, grace_seconds: float,
                  may_delete: Callable[[], bool], is_made: Callable[[int, int], bool]) -> None:
-        self._namespace = namespace
+        self._contents = contents
         self._registry = registry
         self._grace_seconds = grace_seconds
         self._may_delete = may_delete
@@ -35,7 +35,7 @@ class Strays:
 
     def orphan(self, inode: int, file_id: bytes, server: int) -> None:
         """A check found a content on `server` that is no replica of a file: no need to wait any longer."""
-        content = self._namespace.content(inode)
+        content = self._contents.of(inode)
         if content is None or content.file_id != file_id or server not in content.replicas:
             self._orphans[server, requests.file_id_text(file_id)] = float("-inf")
 
@@ -50,7 +50,7 @@ class Strays:
 
     def lost(self, server: Dataserver, report: pb.FileReport, file_id: bytes, reply: pb.HeartbeatReply) -> None:
         """`server` cannot read a content: have it dropped if it is no replica."""
-        content = self._namespace.content(report.inode)
+        content = self._contents.of(report.inode)
         if content is None or content.file_id != file_id or server.number not in content.replicas:
             if self._may_delete():
                 reply.drop.add(file_id=report.file_id, inode=report.inode)
@@ -64,12 +64,12 @@ class Strays:
         key = server.number, report.file_id
         if not report.inode and key not in self._orphans:
             return   # it cannot be read: not known to be an orphan unless a check found it so
-        content = self._namespace.content(report.inode)
+        content = self._contents.of(report.inode)
         member = content is not None and content.file_id == file_id and server.number in content.replicas
         if content is not None and content.file_id == file_id and self._is_newer(report, content.epoch):
             log.warning("inode %d: the dataserver %s knows epoch %d, which the namespace does not", report.inode,
                         server.dataserver_id, report.epoch)
-            content = self._namespace.configure(report.inode, file_id, partial(
+            content = self._contents.configure(report.inode, file_id, partial(
                 overtaken, epoch=report.epoch, member=server.number))[1]
             self._lost_epochs[report.file_id] = report.epoch, content.epoch
         if member or self._is_made(report.inode, server.number):

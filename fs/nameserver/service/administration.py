@@ -8,7 +8,7 @@ from speedwell.fs import units
 from speedwell.fs.errors import DataserverInUse, InvalidArgument
 from speedwell.fs.nameserver.backup.provenance import Provenance
 from speedwell.fs.nameserver.namespace import deletions
-from speedwell.fs.nameserver.namespace.namespace import Namespace
+from speedwell.fs.nameserver.namespace.contents import Contents
 from speedwell.fs.nameserver.namespace.namespace_records import Content
 from speedwell.fs.nameserver.replicas.recovery import Recovery
 from speedwell.fs.nameserver.replicas.registry import Registry
@@ -26,12 +26,12 @@ NAMED_INODES = 10
 class Administration:
     """One method per rpc, callable from any thread; `guard` is the service's."""
 
-    def __init__(self, guard: threading.RLock, store: Store, namespace: Namespace, registry: Registry,
+    def __init__(self, guard: threading.RLock, store: Store, contents: Contents, registry: Registry,
                  recovery: Recovery, provenance: Provenance, clock_seconds: Callable[[], float],
                  clock_ns: Callable[[], int]) -> None:
         self._guard = guard
         self._store = store
-        self._namespace = namespace
+        self._contents = contents
         self._registry = registry
         self._recovery = recovery
         self._provenance = provenance
@@ -52,7 +52,7 @@ class Administration:
         while after is not None:    # others go on between two pages: nothing new is placed on a dead dataserver
             with self._guard:
                 number = self._dead(name)
-                files, after = self._namespace.files_after(after, requests.LIST_LIMIT)
+                files, after = self._contents.files_after(after, requests.LIST_LIMIT)
                 for inode, content in files:
                     self._count_loss(inode, content, number, reply)
         if reply.lost and not request.force:
@@ -101,7 +101,7 @@ class Administration:
         after = requests.number(request.after, "after", 2**64 - 2)
         reply = pb.ContentsReply()
         with self._guard:
-            files, position = self._namespace.files_after(after, limit)
+            files, position = self._contents.files_after(after, limit)
             for inode, content in files:
                 servers = self._registry.with_state(content.replicas, self._clock_seconds())
                 reply.entries.add(inode=inode, content=content.record(),
@@ -142,7 +142,7 @@ class Administration:
     def _accept(self, tail: pb.LostTail, field: str) -> None:
         file_id = requests.file_id(tail.file_id, f"{field}.file_id")
         holders = [self.number_of(value, f"{field}.dataserver_ids") for value in tail.dataserver_ids]
-        if self._namespace.accept_length(tail.inode, file_id, tail.size, holders, now_ns=self._clock_ns()):
+        if self._contents.accept_length(tail.inode, file_id, tail.size, holders, now_ns=self._clock_ns()):
             log.warning("inode %d is cut to the %d bytes that are left, by the word of an operator", tail.inode,
                         tail.size)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from speedwell.fs import paths
 from speedwell.fs.errors import InvalidName, NoSuchFile, NotADirectory, NotAuthorised, StorageFailed
@@ -14,13 +14,12 @@ from speedwell.fs.identity.bundle import Peer
 from speedwell.fs.identity.scope import NOBODY, Scope
 from speedwell.fs.nameserver.namespace import acls
 from speedwell.fs.nameserver.namespace.namespace_records import REGULAR, ROOT_INODE, Inode
+from speedwell.fs.nameserver.namespace.trash import refuse_in_trash
+from speedwell.fs.nameserver.namespace.tree import Tree
 from speedwell.fs.nameserver.service.access import READ, SEARCH, WRITE, may
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.tokens import READ as READ_RIGHT
 from speedwell.fs.tokens import WRITE as WRITE_RIGHT
-
-if TYPE_CHECKING:
-    from speedwell.fs.nameserver.namespace.namespace import Namespace
 
 _USERS_ATTRIBUTES, _ROOTS_ATTRIBUTES = b"user.", b"trusted."
 MOST_SEARCHED = 16384
@@ -36,9 +35,9 @@ class Authorization:
     """Of one sender; the caller holds the nameserver's guard. All methods raise NotAuthorised, always with the same
     words, and what the namespace raises for what the sender may know."""
 
-    def __init__(self, namespace: Namespace, sender: Peer, scope: Scope, searched: Searched) -> None:
+    def __init__(self, tree: Tree, sender: Peer, scope: Scope, searched: Searched) -> None:
         """`searched` is kept for the next one with that scope."""
-        self._namespace = namespace
+        self._tree = tree
         self._searched = searched
         self._sender = sender
         self._scope = scope
@@ -53,7 +52,7 @@ class Authorization:
     def rights(self, number: int) -> int:
         """Those of a token for the content of a file."""
         try:
-            inode = self._namespace.inode(number)
+            inode = self._tree.inode(number)
         except NoSuchFile:
             return 0
         return ((READ_RIGHT if self._owns(inode) or self._may(inode, READ) else 0)
@@ -217,7 +216,7 @@ class Authorization:
         top = ROOT_INODE if self._scope.subtree == paths.ROOT else self._top()
         while True:
             try:
-                record = self._namespace.record(number)
+                record = self._tree.record(number)
             except StorageFailed:
                 raise self._refused() from None
             known = self._searched.get(number)
@@ -234,25 +233,25 @@ class Authorization:
 
     def _top(self) -> int:
         try:
-            return self._namespace.lookup(self._scope.subtree).number
+            return self._tree.lookup(self._scope.subtree).number
         except (NoSuchFile, NotADirectory):
             raise self._refused() from None
 
     def _found(self, path: bytes) -> Inode:
         self._require(bool(path))
         if not paths.is_inode(path):
-            return self._place(path, known=True)[1] or self._namespace.lookup(path)
-        inode = self._namespace.lookup(path)
+            return self._place(path, known=True)[1] or self._tree.lookup(path)
+        inode = self._tree.lookup(path)
         if inode.number == (self._top() if self._scope.subtree != paths.ROOT else ROOT_INODE):
             return inode
-        self._namespace.refuse_in_trash(inode)
+        refuse_in_trash(inode)
         if inode.link_count or self._scope.subtree != paths.ROOT or self._is_there(inode.parent):
             self._reach(inode.parent)
         return inode
 
     def _is_there(self, directory: int) -> bool:
         try:
-            return self._namespace.inode(directory).link_count > 0
+            return self._tree.inode(directory).link_count > 0
         except NoSuchFile:
             return False
 
@@ -261,14 +260,14 @@ class Authorization:
         which has no name for the sender."""
         components = paths.components(path)
         if known and components == paths.components(self._scope.subtree) and paths.inode_number(path) is None:
-            top = self._namespace.lookup(path)
+            top = self._tree.lookup(path)
             return top, top
         self._require(path != paths.ROOT or not known)
         if paths.is_inode(path) or path == paths.ROOT:
             raise InvalidName(f"{paths.display(path)} has no name")
         parent = self._directory(paths.parent(path))
         try:
-            return parent, self._namespace.lookup(path)
+            return parent, self._tree.lookup(path)
         except NoSuchFile:
             return parent, None
 
@@ -279,7 +278,7 @@ class Authorization:
         elif not paths.is_inode(path):
             self._require(paths.inode_number(path) is not None or paths.is_within(path, self._scope.subtree))
             self._directory(paths.parent(path))
-        directory = self._namespace.lookup(path)
+        directory = self._tree.lookup(path)
         self._reach(directory.number if directory.is_directory else directory.parent)
         return directory
 

@@ -12,7 +12,7 @@ from speedwell.fs.nameserver.backup.mirrors import Mirrors
 from speedwell.fs.nameserver.backup.namespace_age import Age
 from speedwell.fs.nameserver.backup.provenance import Provenance
 from speedwell.fs.nameserver.namespace import deletions
-from speedwell.fs.nameserver.namespace.namespace import Namespace
+from speedwell.fs.nameserver.namespace.contents import Contents
 from speedwell.fs.nameserver.replicas.recovery import Recovery
 from speedwell.fs.nameserver.replicas.registry import Dataserver, Registry
 from speedwell.fs.nameserver.replicas.replica_set import MAX_EPOCH, change
@@ -33,7 +33,7 @@ class DataserverRequests:
     guard: threading.RLock
     store: Store
     settings: Settings
-    namespace: Namespace
+    contents: Contents
     registry: Registry
     recovery: Recovery
     provenance: Provenance
@@ -119,14 +119,14 @@ class DataserverRequests:
             remove = [number_of(value, f"remove[{index}]") for index, value in enumerate(request.remove)]
             add = [number_of(value, f"add[{index}]") for index, value in enumerate(request.add)]
             full = [number_of(value, f"full[{index}]") for index, value in enumerate(request.full)]
-            before, now_seconds = self.namespace.inode(request.inode).content, self.clock_seconds()
+            before, now_seconds = self.contents.of(request.inode), self.clock_seconds()
             least = self.settings.least(before.replication) if before is not None else 1
             replace_full = partial(self.recovery.replace_full, request.inode, full=full,
                                    size_bytes=request.size, now_seconds=now_seconds)
             if full and before is not None and before.epoch == epoch:
                 self.recovery.require_room(before, full, request.size, now_seconds)
             try:
-                _, content = self.namespace.configure(
+                _, content = self.contents.configure(
                     request.inode, file_id,
                     lambda now: change(now, epoch=epoch, requester=requester, remove=remove, add=add, full=full,
                                        new_epoch=request.new_epoch, least=least))
@@ -147,7 +147,6 @@ class DataserverRequests:
             log.warning("dataserver %s reports a length that makes no sense: %s",
                         dataserver.dataserver_id, error)
             return
-        if self.namespace.repair_length(length.inode, file_id, length.size, dataserver.number,
-                                         now_ns=now_ns):
+        if self.contents.repair_length(length.inode, file_id, length.size, dataserver.number, now_ns=now_ns):
             log.info("inode %d has %d bytes, says dataserver %s", length.inode, length.size,
                      dataserver.dataserver_id)

@@ -27,7 +27,7 @@ from speedwell.fs.nameserver.service.service import NameserverService
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.rates import REQUESTS_PER_SECOND, Rates
 from speedwell.fs.slots import block_of_request
-from speedwell.fs.store import SharedStore
+from speedwell.fs.store.shared import SharedStore
 
 log = logging.getLogger(__name__)
 
@@ -223,7 +223,7 @@ def _owned(service: NameserverService, store: SharedStore, name: str, method: Ca
             return method(request)
 
     def answer(request: Any) -> Any:
-        if name in UNSHARED and len(store.owned()) > 1:
+        if name in UNSHARED and len(store.owners.runs()) > 1:
             raise NotSupported(f"{name}: several nameservers own this namespace; stop all but one first")
         if name == "Dump":
             store.catch_up()

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from speedwell.fs.identity.bundle import Peer
 from speedwell.fs.identity.scope import Scope
-from speedwell.fs.nameserver.namespace.namespace import Namespace
 from speedwell.fs.nameserver.namespace.namespace_records import Inode
+from speedwell.fs.nameserver.namespace.tree import Tree
 from speedwell.fs.nameserver.service.asking import asking
 from speedwell.fs.nameserver.service.authorization import Authorization, Searched
 from speedwell.fs.nameserver.service.request_fields import file_id_text
@@ -21,11 +21,11 @@ MAX_SCOPES = 256
 class Grants:
     """The caller holds the nameserver's guard where the namespace is looked at: for the `token` of a file."""
 
-    def __init__(self, namespace: Namespace, keys: TokenKeys, is_rolled_back: Callable[[], bool],
+    def __init__(self, tree: Tree, keys: TokenKeys, is_rolled_back: Callable[[], bool],
                  clock_ns: Callable[[], int]) -> None:
         """On an old copy of the namespace, which `is_rolled_back`, files are only read."""
         self.keys = keys
-        self._namespace = namespace
+        self._tree = tree
         self._is_rolled_back = is_rolled_back
         self._clock_ns = clock_ns
         self._searched: defaultdict[Scope, Searched] = defaultdict(dict)
@@ -57,7 +57,7 @@ class Grants:
             return None
         if len(self._searched) >= MAX_SCOPES:
             self._searched.clear()
-        return Authorization(self._namespace, sender, sender.scope, self._searched[sender.scope])
+        return Authorization(self._tree, sender, sender.scope, self._searched[sender.scope])
 
     def now_ms(self) -> int:
         return max(0, self._clock_ns() // 1_000_000)

@@ -15,7 +15,7 @@ import grpc
 
 from speedwell.fs import tracing
 from speedwell.fs.errors import NotAuthenticated, SpeedwellError
-from speedwell.fs.wire import grpc_errors as rpc
+from speedwell.fs.nameserver.service import grpc_errors as rpc
 from speedwell.fs.wire.channel import Channel, ConnectionLost
 from speedwell.fs.wire.frame_server import IDLE_SECONDS, NO_CERTIFICATE, SEND_STALL_SECONDS
 

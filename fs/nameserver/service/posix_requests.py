@@ -56,7 +56,7 @@ class PosixRequests:
     def list_extended_attributes(self, request: pb.ListExtendedAttributesRequest
                                  ) -> pb.ListExtendedAttributesReply:
         with self._guard:
-            inode = self._namespace.lookup(request.path)
+            inode = self._namespace.tree.lookup(request.path)
         attributes = inode.extended_attributes
         return pb.ListExtendedAttributesReply(extended_attributes=[
             pb.ExtendedAttribute(name=name, value=value) for name, value in attributes.items()
@@ -69,8 +69,8 @@ class PosixRequests:
             raise InvalidArgument("create: one of create and replace at most")
         with self._guard:
             if name == CAPABILITIES:
-                self._grants.end_writes(self._namespace.lookup(request.path))
-            inode = self._namespace.set_extended_attribute(
+                self._grants.end_writes(self._namespace.tree.lookup(request.path))
+            inode = self._namespace.extended_attributes.set(
                 request.path, name, value, create=request.create, replace=request.replace,
                 now_ns=self._clock_ns(), clear_setgid=request.clear_setgid)
             return pb.SetExtendedAttributeReply(attributes=self._attributes(inode))
@@ -78,6 +78,5 @@ class PosixRequests:
     def remove_extended_attribute(self, request: pb.RemoveExtendedAttributeRequest
                                   ) -> pb.RemoveExtendedAttributeReply:
         with self._guard:
-            inode = self._namespace.remove_extended_attribute(request.path, request.name,
-                                                              now_ns=self._clock_ns())
+            inode = self._namespace.extended_attributes.remove(request.path, request.name, now_ns=self._clock_ns())
             return pb.RemoveExtendedAttributeReply(attributes=self._attributes(inode))

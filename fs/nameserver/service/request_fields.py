@@ -118,7 +118,9 @@ def dataserver_id(value: str, field: str) -> str:
 
 def replicas(values: Sequence[str], replication: int) -> tuple[str, ...]:
     """The ids of the dataservers that a file is to be on; `replication` is what the request says, 0 for nothing."""
-    if values and replication not in (0, len(values)):
+    if not values:
+        return ()
+    if replication not in (0, len(values)):
         raise InvalidArgument(f"replication: {replication} does not go with {len(values)} replicas")
     if len(values) > MAX_REPLICATION:
         raise InvalidArgument(f"replicas: {len(values)} are named, at most {MAX_REPLICATION} are allowed")

@@ -22,6 +22,7 @@ from speedwell.fs.nameserver.backup.provenance import Provenance
 from speedwell.fs.nameserver.locks.session_requests import SessionRequests
 from speedwell.fs.nameserver.namespace.namespace import Namespace
 from speedwell.fs.nameserver.namespace.namespace_records import Content, Inode
+from speedwell.fs.nameserver.namespace.trash import refuse_in_trash
 from speedwell.fs.nameserver.replicas.placement import place, with_room
 from speedwell.fs.nameserver.replicas.placement_advice import PlacementAdvice
 from speedwell.fs.nameserver.replicas.placement_questions import PlacementQuestions
@@ -43,7 +44,8 @@ from speedwell.fs.nameserver.service.wire_attributes import WireAttributes
 from speedwell.fs.proto import speedwell_pb2 as pb
 from speedwell.fs.release import release
 from speedwell.fs.slots import block_of
-from speedwell.fs.store import JournaledStore, SharedStore, Store
+from speedwell.fs.store import JournaledStore, Store
+from speedwell.fs.store.shared import SharedStore
 
 log = logging.getLogger(__name__)
 
@@ -69,45 +71,46 @@ class NameserverService:
         self._clock_ns = clock_ns
         self._clock_seconds = clock_seconds
         self._door_warnings = door_warnings
+        self._heard: pb.StatisticsReply | None = None
         self.shared = store if isinstance(store, SharedStore) else None
         if self.shared is not None:
             self.shared.served_by = self
         self.guard = self.shared.guard if self.shared else threading.RLock()
         self._age = Age(store, clock_seconds)
-        self.outcomes = Outcomes(store, clock_seconds, lambda requester: self.shared is None or self.shared.owns(
-            block_of(requester)))
+        self.outcomes = Outcomes(store, clock_seconds, lambda requester: (
+            self.shared is None or self.shared.owners.owns(block_of(requester))))
         self._namespace = Namespace(self.outcomes, now_ns=clock_ns(), age_ns=lambda now_ns: self._age.now_ns(),
                                     deletion_grace_ns=int(settings.deletion_grace_seconds * 1e9),
                                     hashes=self.shared is not None)
         self._registry = Registry(store, now_seconds=clock_seconds(), lease_seconds=settings.lease_seconds)
         keys = TokenKeys(store, settings.token_seconds, insecure=settings.no_tokens, revoked=revoked)
-        self.grants = Grants(self._namespace, keys, lambda: self.provenance.is_rolled_back, clock_ns)
+        self.grants = Grants(self._namespace.tree, keys, lambda: self.provenance.is_rolled_back, clock_ns)
         self._mirrors = Mirrors(store, self._registry, settings.mirrors, doubt=doubt,
                                 grace_seconds=settings.recovery_grace_seconds
                                 ) if isinstance(store, JournaledStore) else None
         self.sessions = SessionRequests(self.guard, store, self._namespace, settings.session_lease_seconds,
                                         clock_seconds, clock_ns)
-        self._wire = WireAttributes(self._registry, self._namespace.quotas.room, settings.least,
+        self._wire = WireAttributes(self._registry, self._namespace.accounting.room, settings.least,
                                     clock_seconds, self.grants.token, settings.token_seconds)
-        self._recovery = Recovery(self._namespace, self._registry, self._wire.replicas, generator,
+        self._recovery = Recovery(self._namespace.contents, self._registry, self._wire.replicas, generator,
                                   grace_seconds=settings.recovery_grace_seconds,
                                   orphan_grace_seconds=settings.deletion_grace_seconds, least=settings.least,
                                   advice=advice,
                                   may_delete=lambda: self.provenance.may_delete(clock_seconds()))
-        self.provenance = Provenance(store, self._namespace, self._registry, self._recovery.counts)
-        self.administration = Administration(self.guard, store, self._namespace, self._registry, self._recovery,
-                                             self.provenance, clock_seconds, clock_ns)
-        self.questions = PlacementQuestions(advice, self.guard, self._namespace, self._registry, settings,
+        self.provenance = Provenance(store, self._namespace.superblocks, self._registry, self._recovery.counts)
+        self.administration = Administration(self.guard, store, self._namespace.contents, self._registry,
+                                             self._recovery, self.provenance, clock_seconds, clock_ns)
+        self.questions = PlacementQuestions(advice, self.guard, self._namespace.tree, self._registry, settings,
                                             clock_seconds)
         self.copies = NamespaceCopies(self.guard, store, self._namespace, self._registry, self._recovery)
         self.posix = PosixRequests(self.guard, self._namespace, self.grants, self._wire.of, clock_ns)
-        self.quota = QuotaRequests(self.guard, self._namespace)
-        self.trash = TrashRequests(self.guard, self._namespace, self._age, self._wire.of, clock_ns)
+        self.quota = QuotaRequests(self.guard, self._namespace.quotas)
+        self.trash = TrashRequests(self.guard, self._namespace.trash, self._age, self._wire.of, clock_ns)
         self.dataservers = DataserverRequests(
-            guard=self.guard, store=store, settings=settings, namespace=self._namespace, registry=self._registry,
-            recovery=self._recovery, provenance=self.provenance, grants=self.grants, wire=self._wire, age=self._age,
-            mirrors=self._mirrors, number_of=self.administration.number_of, upkeep=self._upkeep, force=self._force,
-            clock_seconds=clock_seconds, clock_ns=clock_ns)
+            guard=self.guard, store=store, settings=settings, contents=self._namespace.contents,
+            registry=self._registry, recovery=self._recovery, provenance=self.provenance, grants=self.grants,
+            wire=self._wire, age=self._age, mirrors=self._mirrors, number_of=self.administration.number_of,
+            upkeep=self._upkeep, force=self._force, clock_seconds=clock_seconds, clock_ns=clock_ns)
 
     # -------------------------------------------------------------- names
 
@@ -115,11 +118,11 @@ class NameserverService:
         if bool(request.path) == bool(request.inode):
             raise InvalidArgument("path: exactly one of path and inode must be set")
         with self.guard:
-            inode = (self._namespace.lookup(request.path) if request.path
-                     else self._namespace.inode(request.inode))
+            inode = (self._namespace.tree.lookup(request.path) if request.path
+                     else self._namespace.tree.inode(request.inode))
             changes = request.to_append and asking.may_write and not self.provenance.is_rolled_back
             if changes and inode.content is not None:
-                self._namespace.refuse_in_trash(inode)
+                refuse_in_trash(inode)
                 inode = self._with_primary(inode.number, inode.content)
             return pb.LookupReply(attributes=self._wire.of(inode))
 
@@ -128,14 +131,14 @@ class NameserverService:
         after = requests.name(request.after, "after")
         limit = min(request.limit or requests.LIST_LIMIT, requests.LIST_LIMIT)
         with self.guard:
-            directory, found, more = self._namespace.names(request.path, after, limit)
+            directory, found, more = self._namespace.tree.names(request.path, after, limit)
             names, kinds, inodes = zip(*found, strict=True) if found else ((), (), ())
             if request.columns:     # of which as many as one answer has always fit into a frame
                 return pb.ListReply(
                     names=names, inodes=inodes, kinds=bytes(kinds), statuses=self._wire.statuses(
-                        inodes, self._namespace.records(inodes)) if request.statuses else b"",
+                        inodes, self._namespace.tree.records(inodes)) if request.statuses else b"",
                     more=more, directory=self._wire.of(directory)).SerializeToString()
-            entries = self._wire.entries((name, number, self._namespace.record(number))
+            entries = self._wire.entries((name, number, self._namespace.tree.record(number))
                                          for name, number in zip(names, inodes, strict=True))
             fitting, cut = requests.page(entries, len)
             rest = pb.ListReply(more=more or cut, directory=self._wire.of(directory))
@@ -157,7 +160,7 @@ class NameserverService:
                                                        request.expected_size)),
                 now_ns=self._clock_ns())
             attributes = self._wire.of(inode)
-            if created and (path := self._namespace.full_path(request.path)) != request.path:
+            if created and (path := self._namespace.tree.full_path(request.path)) != request.path:
                 attributes.path = path[:paths.MAX_PATH_BYTES]
             return pb.CreateReply(attributes=attributes, created=created)
 
@@ -178,7 +181,7 @@ class NameserverService:
                     self.sessions.require_session(request.session)
                 removed = self._namespace.remove_file(request.path, now_ns=self._clock_ns(),
                                                       session=request.session)
-            directory = self._namespace.lookup(paths.parent(request.path))
+            directory = self._namespace.tree.lookup(paths.parent(request.path))
             return pb.RemoveReply(directory=self._wire.of(directory), removed=self._wire.of(removed))
 
     def rename(self, request: pb.RenameRequest) -> pb.RenameReply:
@@ -204,7 +207,7 @@ class NameserverService:
         with self.guard:
             now_ns = self._clock_ns()
             if mode is not None and mode & SET_ID_BITS:
-                self.grants.end_writes(self._namespace.lookup(request.path))
+                self.grants.end_writes(self._namespace.tree.lookup(request.path))
             inode = self._namespace.set_attributes(
                 request.path, mode=mode, uid=uid, gid=gid, now_ns=now_ns,
                 atime_ns=now_ns if request.atime_now else request.atime_ns if has("atime_ns") else None,
@@ -215,10 +218,10 @@ class NameserverService:
         """The new content is placed as `advised`, if all of these dataservers can still take it."""
         writer_host = requests.text(request.client_host, "client_host")
         with self.guard:
-            if request.if_empty and (inode := self._namespace.lookup(request.path)).content is not None and (
+            if request.if_empty and (inode := self._namespace.tree.lookup(request.path)).content is not None and (
                     inode.content.size_bytes):
                 return pb.TruncateReply(attributes=self._wire.of(inode))
-            inode = self._namespace.truncate(
+            inode = self._namespace.contents.truncate(
                 request.path,
                 new_content=lambda old: self._new_content(old.replication, old.chunk_size_bytes, writer_host,
                                                           advised),
@@ -232,8 +235,8 @@ class NameserverService:
         origin = requests.file_id(request.origin, "origin") if request.origin else b""
         with self.guard:
             self.sessions.require_generation(request)
-            inode = self._namespace.commit(request.inode, file_id, size_bytes, origin=origin,
-                                           mtime_ns=request.mtime_ns or None, now_ns=self._clock_ns())
+            inode = self._namespace.contents.commit(request.inode, file_id, size_bytes, origin=origin,
+                                                    mtime_ns=request.mtime_ns or None, now_ns=self._clock_ns())
             return pb.CommitReply(attributes=self._wire.of(inode))
 
     def publish(self, request: pb.PublishRequest) -> pb.PublishReply:
@@ -246,7 +249,7 @@ class NameserverService:
         hole_bytes = requests.number(request.hole_bytes, "hole_bytes", size_bytes)
         with self.guard:
             self.sessions.require_generation(request)
-            inode = self._namespace.publish(
+            inode = self._namespace.contents.publish(
                 request.inode, base, base_size, file_id, size_bytes, epoch=epoch, mtime_ns=request.mtime_ns or None,
                 requester=self.administration.number_of(request.dataserver_id, "dataserver_id"),
                 now_ns=self._clock_ns(), hole_bytes=hole_bytes)
@@ -257,7 +260,7 @@ class NameserverService:
     def _with_primary(self, inode: int, content: Content) -> Inode:
         """The inode with a primary that has a lease, if any of its replicas has one."""
         now = self._clock_seconds()
-        return self._namespace.configure(
+        return self._namespace.contents.configure(
             inode, content.file_id,
             lambda before: succession(before, lambda number: self._registry.is_alive(number, now)))[0]
 
@@ -286,14 +289,15 @@ class NameserverService:
         holder has decided and tells others: taking it here would stop both for ever."""
         self._registry.hear(statistics.dataservers, self._clock_seconds())
         self._age.hear(statistics.age_ns)
+        self._heard = statistics
 
     def statistics(self, request: pb.StatisticsRequest) -> pb.StatisticsReply:
         """Capacities are those of the live dataservers' disks."""
         with self.guard:
-            now = self._clock_seconds()
+            now, superblocks = self._clock_seconds(), self._namespace.superblocks
             capacity_bytes, available_bytes = self._registry.capacity(now)
             reply = pb.StatisticsReply(
-                files=self._namespace.file_count, directories=self._namespace.directory_count,
+                files=superblocks.file_count, directories=superblocks.directory_count,
                 capacity_bytes=capacity_bytes, available_bytes=available_bytes,
                 replication=self._settings.replication, chunk_size=self._settings.chunk_size_bytes,
                 frame_port=self._frame_port, namespace=self.provenance.namespace_id,
@@ -301,7 +305,7 @@ class NameserverService:
                           *self._door_warnings()],
                 awaited_inventories=self.provenance.awaited(now), fsync=self._settings.fsync,
                 min_replicas=self._settings.min_replicas,
-                unwritable=self._recovery.unwritable, acls=self._namespace.has_acls,
+                unwritable=self._recovery.unwritable, acls=self._namespace.extended_attributes.has_acls,
                 insecure=["nameserver"] if self._settings.no_tokens else (),
                 encrypts_data=self._settings.encrypt_data, release=release(), age_ns=self._age.now_ns(),
                 placed_by_controller=self.questions.counts,
@@ -316,7 +320,19 @@ class NameserverService:
                                       last_heartbeat_seconds_ago=now - status.last_heartbeat_seconds,
                                       draining=server.draining, directories=status.directories,
                                       release=status.release, replicas=self._recovery.replica_counts[server.number])
+            if self._heard is not None:
+                self._tell_what_was_heard(reply, self._heard)
             return reply
+
+    def _tell_what_was_heard(self, reply: pb.StatisticsReply, heard: pb.StatisticsReply) -> None:
+        """What only the owner of block 0 knows."""
+        reply.warnings[:] = dict.fromkeys([*heard.warnings, *self._door_warnings()])
+        reply.awaited_inventories[:] = heard.awaited_inventories
+        reply.insecure[:] = heard.insecure
+        reply.unwritable = heard.unwritable
+        replicas = {each.server.dataserver_id: each.replicas for each in heard.dataservers}
+        for status in reply.dataservers:
+            status.replicas = replicas.get(status.server.dataserver_id, 0)
 
     # -------------------------------------------------------------- helpers
 

@@ -29,7 +29,7 @@ def everything(client: Client, below: bytes = b"/") -> dict[bytes, object]:
             with client.open_read(path) as reader:
                 content = reader.read(0, reader.size)
         found[name] = (each.type, each.mode, each.uid, each.gid, each.mtime_ns, each.target, content,
-                       client.metadata.list_extended_attributes(path), sorted(inodes[each.inode]))
+                       client.metadata.posix.list_extended_attributes(path), sorted(inodes[each.inode]))
     return found
 
 
@@ -41,10 +41,10 @@ def fill(client: Client) -> None:
         client.create(path)
         if content:
             client.append(path, content)
-    client.metadata.link(b"/d/big", b"/other")
-    client.metadata.make_symbolic_link(b"/link", b"../nowhere\xff")
-    client.metadata.set_extended_attribute(b"/d/big", b"user.binary", b"\0\n=\xff")
-    client.metadata.set_extended_attribute(b"/d", b"user.text", b"a=b")
+    client.metadata.posix.link(b"/d/big", b"/other")
+    client.metadata.posix.make_symbolic_link(b"/link", b"../nowhere\xff")
+    client.metadata.posix.set_extended_attribute(b"/d/big", b"user.binary", b"\0\n=\xff")
+    client.metadata.posix.set_extended_attribute(b"/d", b"user.text", b"a=b")
     client.set_attributes(b"/d/empty", uid=12, gid=34, mode=0o4751, mtime_ns=1_000_000_001_123_456_789)
     client.set_attributes(b"/d/locked", mode=0o500, mtime_ns=-1_700_000_000)
 

@@ -96,16 +96,16 @@ def test_what_another_user_may_not_is_refused_by_path_and_by_inode(cluster: Loca
         lambda: ben.lookup("/home/anne/secret"), lambda: ben.lookup("/home/anne/missing"),
         lambda: ben.lookup("/home/anne/missing/below"), lambda: ben.lookup_inode(secret),
         lambda: ben.list("/home/anne"), lambda: ben.list(paths.of_inode(home)),
-        lambda: ben.list_extended_attributes(by_inode), lambda: ben.create(new, uid=BEN, gid=BEN),
-        lambda: ben.mkdir(new, uid=BEN, gid=BEN), lambda: ben.make_symbolic_link(new, b"x", BEN, BEN),
-        lambda: ben.make_special(new, pb.FIFO, 0o600, uid=BEN, gid=BEN), lambda: ben.link("/public", new),
-        lambda: ben.link(by_inode, "/tmp/mine"), lambda: ben.remove("/home/anne/secret"),
+        lambda: ben.posix.list_extended_attributes(by_inode), lambda: ben.create(new, uid=BEN, gid=BEN),
+        lambda: ben.mkdir(new, uid=BEN, gid=BEN), lambda: ben.posix.make_symbolic_link(new, b"x", BEN, BEN),
+        lambda: ben.posix.make_special(new, pb.FIFO, 0o600, uid=BEN, gid=BEN), lambda: ben.posix.link("/public", new),
+        lambda: ben.posix.link(by_inode, "/tmp/mine"), lambda: ben.remove("/home/anne/secret"),
         lambda: ben.rename("/home/anne/secret", "/tmp/mine"), lambda: ben.rename("/home/ben/secret", new),
         lambda: ben.set_attributes(by_inode, mode=0o777), lambda: ben.truncate(by_inode),
-        lambda: ben.set_extended_attribute(by_inode, b"user.a", b"b"),
-        lambda: ben.set_extended_attribute("/public", acls.ACCESS, acl),
-        lambda: ben.set_extended_attribute("/public", b"user.a", b"b"),
-        lambda: ben.set_extended_attribute("/home/ben", b"trusted.a", b"b"),
+        lambda: ben.posix.set_extended_attribute(by_inode, b"user.a", b"b"),
+        lambda: ben.posix.set_extended_attribute("/public", acls.ACCESS, acl),
+        lambda: ben.posix.set_extended_attribute("/public", b"user.a", b"b"),
+        lambda: ben.posix.set_extended_attribute("/home/ben", b"trusted.a", b"b"),
         lambda: ben.set_attributes("/public", mtime_ns=1), lambda: ben.set_attributes("/public", mtime_now=True),
         lambda: ben.truncate("/public"), lambda: ben.commit(operator.lookup("/public").inode, "0" * 36, 1000),
         lambda: ben.remove("/tmp/of-anne"), lambda: ben.rename("/tmp/of-anne", "/tmp/of-ben"),
@@ -123,7 +123,7 @@ def test_who_claims_to_be_another_user_is_refused_and_root_is_nobody(cluster: Lo
         refused(lambda uid=uid, gid=gid: ben.create("/tmp/f", uid=uid, gid=gid))
     refused(lambda: ben.set_attributes("/home/ben/secret", uid=0))
     refused(lambda: ben.set_attributes("/home/ben/secret", gid=ANNE))
-    refused(lambda: ben.make_special("/tmp/disk", pb.BLOCK_DEVICE, 0o600, uid=0, gid=0, device=0x801))
+    refused(lambda: ben.posix.make_special("/tmp/disk", pb.BLOCK_DEVICE, 0o600, uid=0, gid=0, device=0x801))
     assert tree(cluster) == before
     made, _ = ben.create("/tmp/roots", 0o6755, 0, 0)
     assert (made.uid, made.gid) == (NOBODY, NOBODY)
@@ -140,7 +140,7 @@ def test_the_audit_log_names_who_did_it_and_who_was_refused(cluster: LocalCluste
     refused(lambda: ben.remove("/home/ben/blamed", uid=ANNE))
     refused(lambda: ben.rename("/home/ben/blamed", "/home/ben/b", uid=ANNE))
     ben.remove("/home/ben/blamed", uid=0)
-    refused(lambda: ben.set_draining("d0", True))
+    refused(lambda: ben.operator.set_draining("d0", True))
 
     def found() -> list[tuple[object, ...]]:
         lines = [json.loads(line) for line in (cluster.directory / "audit").read_text().splitlines()]
@@ -161,9 +161,9 @@ def test_users_do_what_they_may(cluster: LocalCluster, names: Names) -> None:
     made, _ = ben.create("/home/ben/mine", 0o444, BEN, BEN)
     assert tokens.read(made.token).rights == tokens.READ | tokens.WRITE | tokens.BOUND
     ben.set_attributes("/home/ben/mine", mode=0o640, gid=BEN, atime_ns=5)
-    ben.set_extended_attribute("/home/ben/mine", b"user.a", b"b")
-    assert ben.list_extended_attributes("/home/ben/mine") == {b"user.a": b"b"}
-    ben.link("/home/ben/mine", "/tmp/bens")
+    ben.posix.set_extended_attribute("/home/ben/mine", b"user.a", b"b")
+    assert ben.posix.list_extended_attributes("/home/ben/mine") == {b"user.a": b"b"}
+    ben.posix.link("/home/ben/mine", "/tmp/bens")
     ben.rename("/tmp/bens", "/tmp/bens-too")
     ben.remove("/tmp/bens-too")
     ben.mkdir("/home/ben/d", uid=BEN, gid=BEN)
@@ -200,7 +200,7 @@ def test_a_list_lets_in_whom_the_mode_does_not(cluster: LocalCluster, names: Nam
     operator = cluster.client().metadata
     operator.create("/shared", 0o600, ANNE, ANNE)
     refused(lambda: names("ben").truncate("/shared"))
-    operator.set_extended_attribute("/shared", acls.ACCESS, struct.pack("<I", 2) + b"".join(
+    operator.posix.set_extended_attribute("/shared", acls.ACCESS, struct.pack("<I", 2) + b"".join(
         struct.pack("<HHI", *entry) for entry in ((acls.OWNER, 6, 0), (acls.USER, 6, BEN), (acls.OWNING_GROUP, 0, 0),
                                                   (acls.MASK, 6, 0), (acls.OTHER, 0, 0))))
     names("ben").truncate("/shared")
@@ -235,7 +235,7 @@ def test_who_could_write_to_a_file_before_it_lent_rights_writes_none_with_these(
             hostile.open_append("/program") as kept, honest.open_append("/program") as appender:
         operator.metadata.set_attributes("/program", mode=mode)
         if attribute:
-            operator.metadata.set_extended_attribute("/program", attribute, b"\1\0\0\2" + bytes(16))
+            operator.metadata.posix.set_extended_attribute("/program", attribute, b"\1\0\0\2" + bytes(16))
         admission = cluster.data_directory("d0") / "admission"
         wait_until(lambda: any(each.file_id == file.file_id for each in
                                pb.Admission.FromString(admission.read_bytes()).revocations), 15, "it is not told")
@@ -249,7 +249,7 @@ def test_who_could_write_to_a_file_before_it_lent_rights_writes_none_with_these(
         appender.write(b"!")
         appender.flush()
     assert stat.S_IMODE(operator.lookup("/program").mode) == 0o777
-    assert not operator.metadata.list_extended_attributes("/program")
+    assert not operator.metadata.posix.list_extended_attributes("/program")
     with operator.open_read("/program") as reader:
         assert reader.read(0, 100) == DATA + b"!"
     operator.remove("/program")
@@ -264,7 +264,7 @@ def test_a_sub_tree_is_all_there_is(cluster: LocalCluster, names: Names) -> None
         for path in ("/", "/home", "/public", "/home/anne", "/home/missing", paths.of_inode(1),
                      paths.of_inode(operator.lookup("/public").inode)):
             assert "in /home/ben" in refused(lambda path=path, ben=ben: ben.lookup(path))
-        refused(lambda ben=ben: ben.link("/public", "/home/ben/public"))
+        refused(lambda ben=ben: ben.posix.link("/public", "/home/ben/public"))
         refused(lambda ben=ben: ben.rename("/home/ben/secret", "/tmp/secret"))
         refused(lambda ben=ben: ben.quotas())
     root = names("root")

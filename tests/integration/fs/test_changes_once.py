@@ -20,17 +20,18 @@ ATTRIBUTE = b"user.a"
 
 CHANGES: dict[str, Callable[[MetadataClient, str], object]] = {
     "mkdir": lambda client, place: client.mkdir(f"{place}/new"),
-    "symlink": lambda client, place: client.make_symbolic_link(f"{place}/new", b"one"),
-    "mknod": lambda client, place: client.make_special(f"{place}/new", pb.FIFO, 0o600),
-    "link": lambda client, place: client.link(f"{place}/one", f"{place}/new"),
+    "symlink": lambda client, place: client.posix.make_symbolic_link(f"{place}/new", b"one"),
+    "mknod": lambda client, place: client.posix.make_special(f"{place}/new", pb.FIFO, 0o600),
+    "link": lambda client, place: client.posix.link(f"{place}/one", f"{place}/new"),
     "remove": lambda client, place: client.remove(f"{place}/one"),
     "remove open": lambda client, place: client.remove(f"{place}/one", session=9),
     "rmdir": lambda client, place: client.rmdir(f"{place}/directory"),
     "rename": lambda client, place: client.rename(f"{place}/one", f"{place}/new", no_replace=True),
     "replace": lambda client, place: client.rename(f"{place}/one", f"{place}/other"),
     "exchange": lambda client, place: client.rename(f"{place}/one", f"{place}/directory", exchange=True),
-    "setxattr": lambda client, place: client.set_extended_attribute(f"{place}/other", ATTRIBUTE, b"1", create=True),
-    "removexattr": lambda client, place: client.remove_extended_attribute(f"{place}/one", ATTRIBUTE),
+    "setxattr": lambda client, place: client.posix.set_extended_attribute(f"{place}/other", ATTRIBUTE, b"1",
+                                                                          create=True),
+    "removexattr": lambda client, place: client.posix.remove_extended_attribute(f"{place}/one", ATTRIBUTE),
     "chmod": lambda client, place: client.set_attributes(f"{place}/one", mode=0o600),
 }
 CREATE = {"create": lambda client, place: client.create(f"{place}/new", exclusive=True)}
@@ -48,7 +49,7 @@ class SilentAnswers:
         def silent(calls: Calls, method: str, request: Any, timeout: float) -> Any:
             answer = call(calls, method, request, timeout)
             is_change = method not in ("Lookup", "List", "Statistics")
-            if calls not in client._nameservers._calls or not is_change or self._lost.is_set():
+            if calls not in client.nameservers._calls or not is_change or self._lost.is_set():
                 return answer
             self.answers.append(answer)
             assert self._lost.wait(PATIENCE_SECONDS)
@@ -66,8 +67,8 @@ def prepare(client: MetadataClient, changes: dict[str, Any]) -> None:
         client.mkdir(place)
         client.mkdir(f"{place}/directory")
         for file in ("one", "other"):
-            client.make_special(f"{place}/{file}", pb.FIFO, 0o644)
-        client.set_extended_attribute(f"{place}/one", ATTRIBUTE, b"1")
+            client.posix.make_special(f"{place}/{file}", pb.FIFO, 0o644)
+        client.posix.set_extended_attribute(f"{place}/one", ATTRIBUTE, b"1")
 
 
 def tree(client: MetadataClient, changes: dict[str, Any]) -> list[tuple[str, bytes, pb.Attributes]]:

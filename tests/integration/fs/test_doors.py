@@ -22,8 +22,8 @@ from speedwell.fs.fsspec import SpeedwellFileSystem
 from speedwell.fs.identity.authority import Authority
 from speedwell.fs.identity.bundle import LOOK_SECONDS, Identity
 from speedwell.fs.identity.roles import DATASERVER, NAMESERVER, OPERATOR
+from speedwell.fs.nameserver.service import grpc_errors as rpc
 from speedwell.fs.proto import speedwell_pb2 as pb
-from speedwell.fs.wire import grpc_errors as rpc
 from speedwell.fs.wire import secure_channel
 from speedwell.fs.wire.channel import Channel, connect
 from speedwell.fuse_mount.measures import Measures
@@ -188,9 +188,9 @@ def test_roles_bound_what_may_be_asked(cluster: LocalCluster, names: Names) -> N
                                            for who in ("reader", "mount", "operator", "d0"))
     before = operator.lookup("/f")
     for client, change in ((reader, lambda: reader.create("/g")), (reader, lambda: reader.remove("/f")),
-                           (reader, lambda: reader.set_quota("/", max_files=1)),
-                           (mount, lambda: mount.set_quota("/", max_files=1)),
-                           (mount, lambda: mount.set_draining("d0", True)),
+                           (reader, lambda: reader.operator.set_quota("/", max_files=1)),
+                           (mount, lambda: mount.operator.set_quota("/", max_files=1)),
+                           (mount, lambda: mount.operator.set_draining("d0", True)),
                            (dataserver, lambda: dataserver.remove("/f"))):
         with pytest.raises(NotAuthorised, match="may not ask for"):
             change()
@@ -207,7 +207,7 @@ def test_only_a_dataserver_reports_and_for_itself_alone(cluster: LocalCluster, n
     for who, says in (("mount", "may not ask for"), ("operator", "may not ask for"), ("reader", "may not ask for"),
                       ("d0", "may not speak for the dataserver d7")):
         with pytest.raises(NotAuthorised, match=says):
-            names(cluster.identity(who))._call(method, request)
+            names(cluster.identity(who)).requests.ask(method, request)
     servers = names(cluster.identity("operator")).statistics().dataservers
     assert [status.server.dataserver_id for status in servers] == ["d0"]
 

@@ -187,10 +187,10 @@ def test_links_are_followed_by_reads_but_not_by_removal(
     filesystem.mkdir("/t/real")
     filesystem.pipe_file("/t/real/file", b"kept")
     filesystem.mkdir("/t/other")
-    client.metadata.make_symbolic_link("/t/other/link", b"../real")
-    client.metadata.make_symbolic_link("/t/other/nowhere", b"missing")
-    client.metadata.make_symbolic_link("/t/other/circle", b"circle")
-    client.metadata.make_symbolic_link("/t/other/above", b"..")
+    client.metadata.posix.make_symbolic_link("/t/other/link", b"../real")
+    client.metadata.posix.make_symbolic_link("/t/other/nowhere", b"missing")
+    client.metadata.posix.make_symbolic_link("/t/other/circle", b"circle")
+    client.metadata.posix.make_symbolic_link("/t/other/above", b"..")
     assert filesystem.cat_file("/t/other/link/file") == b"kept"
     assert filesystem.info("/t/other/link")["type"] == "directory"
     assert [filesystem.info(f"/t/other/{name}")["type"] for name in ("nowhere", "circle")] == ["link", "link"]

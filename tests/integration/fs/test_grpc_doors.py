@@ -24,8 +24,8 @@ from speedwell.fs.identity.authority import Authority
 from speedwell.fs.identity.bundle import LOOK_SECONDS, Identity
 from speedwell.fs.identity.roles import MOUNT, OPERATOR
 from speedwell.fs.identity.scope import Scope
+from speedwell.fs.nameserver.service import grpc_errors as rpc
 from speedwell.fs.proto import speedwell_pb2 as pb
-from speedwell.fs.wire import grpc_errors as rpc
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 

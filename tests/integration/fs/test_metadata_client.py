@@ -43,13 +43,13 @@ class Pair:
         self.theirs = MetadataClient(address, 0)
         self.directory = directory
         self.calls: list[str] = []
-        send = self.ours._call
+        send = self.ours.requests.ask
 
         def counted(method: str, request: object) -> object:
             self.calls.append(method)
             return send(method, request)
 
-        self.ours._call = counted  # type: ignore[method-assign]
+        self.ours.requests.ask = counted  # type: ignore[method-assign]
 
     def path(self, name: str) -> str:
         return f"{self.directory}/{name}"

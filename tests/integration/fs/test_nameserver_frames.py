@@ -11,8 +11,8 @@ import grpc
 import pytest
 
 from speedwell.fs.client.names.metadata import MetadataClient
+from speedwell.fs.nameserver.service import grpc_errors as rpc
 from speedwell.fs.proto import speedwell_pb2 as pb
-from speedwell.fs.wire import grpc_errors as rpc
 from speedwell.fs.wire.channel import HEADER, MAGIC, MAX_FRAME_BYTES, Channel, connect
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until

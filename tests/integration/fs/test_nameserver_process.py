@@ -14,8 +14,8 @@ import pytest
 
 from speedwell.fs.client.names.metadata import MetadataClient
 from speedwell.fs.errors import AlreadyExists, NoReplicaAvailable, NoSuchFile
+from speedwell.fs.nameserver.service import grpc_errors as rpc
 from speedwell.fs.proto import speedwell_pb2 as pb
-from speedwell.fs.wire import grpc_errors as rpc
 from tests.local_cluster import SCRIPTS, Daemon, LocalCluster
 from tests.waiting import wait_until
 

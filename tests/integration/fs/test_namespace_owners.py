@@ -139,12 +139,12 @@ class Changes(threading.Thread):
             self.names[new] = self._client.mkdir(paths.below(*new)).inode
             self._made.append(self.names[new])
         elif old is None or what == "link":
-            self.names[new] = self._client.make_symbolic_link(paths.below(*new), b"x").inode
+            self.names[new] = self._client.posix.make_symbolic_link(paths.below(*new), b"x").inode
         elif what == "rename":
             self._client.rename(paths.below(*old), paths.below(*new))
             self.names[new] = self.names.pop(old)
         elif what == "name" and self.names[old] not in self._made:
-            self._client.link(paths.below(*old), paths.below(*new))
+            self._client.posix.link(paths.below(*old), paths.below(*new))
             self.names[new] = self.names[old]
         elif what == "remove":
             (self._client.rmdir if self.names[old] in self._made else self._client.remove)(paths.below(*old))
@@ -302,13 +302,13 @@ def test_two_nameservers_answer_for_one_namespace(installation: Installation) ->
         spread = directories_by_owner(client)
         here, there = spread[True][0], spread[False][0]
         for directory in (here, there):
-            link = client.make_symbolic_link(paths.below(directory, b"link"), b"target")
+            link = client.posix.make_symbolic_link(paths.below(directory, b"link"), b"target")
             assert slots.slot_of(link.inode) == slots.slot_of(directory)
             assert other.lookup(paths.below(directory, b"link")).inode == link.inode
         client.rename(paths.below(here, b"link"), paths.below(there, b"moved"))
         assert [entry.name for entry in other.list(paths.of_inode(there))] == [b"link", b"moved"]
         assert other.list(paths.of_inode(here)) == []
-        client.link(paths.below(there, b"moved"), paths.below(here, b"again"))
+        client.posix.link(paths.below(there, b"moved"), paths.below(here, b"again"))
         assert other.lookup(paths.below(here, b"again")).link_count == 2
         other.remove(paths.below(there, b"moved"))
         assert client.lookup(paths.below(here, b"again")).link_count == 1
@@ -331,27 +331,27 @@ def test_limits_and_the_trash_hold_whoever_owns_what_lies_below(installation: In
     with MetadataClient(installation.address, 0) as client, MetadataClient(installation.address, 0) as other:
         spread = directories_by_owner(client, 24)
         for number in (*spread[True][:3], *spread[False][:3]):
-            other.make_symbolic_link(paths.below(number, b"before"), b"x")
-        client.set_quota("/", max_files=24 + 6 + 4 + 1)
+            other.posix.make_symbolic_link(paths.below(number, b"before"), b"x")
+        client.operator.set_quota("/", max_files=24 + 6 + 4 + 1)
         wait_until(lambda: not client.quotas()[0].counting, 20, "what was there is not counted")
         assert client.quotas()[0].used_files == 24 + 6 + 1
         for number in (spread[True][0], spread[False][0]):
             for name in (b"1", b"2"):
-                other.make_symbolic_link(paths.below(number, name), b"x")
+                other.posix.make_symbolic_link(paths.below(number, name), b"x")
         for number in (spread[True][1], spread[False][1]):
             with pytest.raises(QuotaExceeded):
-                other.make_symbolic_link(paths.below(number, b"more"), b"x")
-        client.set_trash("/", 10**12)
+                other.posix.make_symbolic_link(paths.below(number, b"more"), b"x")
+        client.trash.keep("/", 10**12)
         for number in (spread[True][0], spread[False][0]):
             other.remove(paths.below(number, b"1"))
-        assert {each.path.rpartition(b"/")[2] for each in client.trash()} == {b"1"}
-        for entry, number in zip(client.trash(), (spread[False][2], spread[True][2]), strict=True):
-            client.restore(entry, paths.below(number, b"back"))
-        assert list(client.trash()) == []
+        assert {each.path.rpartition(b"/")[2] for each in client.trash.entries()} == {b"1"}
+        for entry, number in zip(client.trash.entries(), (spread[False][2], spread[True][2]), strict=True):
+            client.trash.restore(entry, paths.below(number, b"back"))
+        assert list(client.trash.entries()) == []
         assert client.quotas()[0].used_files == 24 + 6 + 4 + 1
-        client.set_trash("/", 0)
+        client.trash.keep("/", 0)
         other.remove(paths.below(spread[False][2], b"back"))
-        assert list(client.trash()) == []
+        assert list(client.trash.entries()) == []
         assert faults(etcd, installation) == []
 
 
@@ -360,9 +360,9 @@ def test_a_dump_of_a_shared_namespace_fills_another_shared_one(installation: Ins
     with MetadataClient(installation.address, 0) as client:
         spread = directories_by_owner(client, 24)
         for number in (*spread[True], *spread[False]):
-            client.make_symbolic_link(paths.below(number, b"link"), b"%d" % number)
-        client.set_quota(_path(client, spread[False][0]), max_files=9)
-        *_, last = replies = list(client.dump())
+            client.posix.make_symbolic_link(paths.below(number, b"link"), b"%d" % number)
+        client.operator.set_quota(_path(client, spread[False][0]), max_files=9)
+        *_, last = replies = list(client.copies.dump())
     dumped = [record for reply in replies for record in reply.records]
     second = tmp_path / "second"
     second.mkdir()
@@ -370,10 +370,10 @@ def test_a_dump_of_a_shared_namespace_fills_another_shared_one(installation: Ins
     try:
         wait_until(lambda: len(owners(other)) == 2, 15, "not both own a part")
         with MetadataClient(other.address, 0) as client:
-            client.load(dumped, last.next_inode)
+            client.copies.load(dumped, last.next_inode)
             for number in (*spread[True], *spread[False]):
                 assert client.lookup(paths.below(number, b"link")).target == b"%d" % number
-                client.make_symbolic_link(paths.below(number, b"another"), b"x")
+                client.posix.make_symbolic_link(paths.below(number, b"another"), b"x")
             assert [each.max_files for each in client.quotas()] == [9]
         assert faults(etcd, other) == []
     finally:
@@ -389,4 +389,4 @@ def test_an_owner_whose_mirror_is_lost_has_it_again_from_etcd(installation: Inst
         second.start()
         wait_until(lambda: len(owners(installation)) == 2, 15, "not both own a part again")
         for number in (*spread[True], *spread[False]):
-            client.make_symbolic_link(paths.below(number, b"link"), b"x")
+            client.posix.make_symbolic_link(paths.below(number, b"link"), b"x")

@@ -26,7 +26,7 @@ def tree(client: Client, path: str = "/") -> dict[str, Any]:
             replica.alive = True
         attributes.ClearField("token")
         found[child] = (attributes.SerializeToString(deterministic=True),
-                        client.metadata.list_extended_attributes(child))
+                        client.metadata.posix.list_extended_attributes(child))
         if attributes.type == 2:
             found.update(tree(client, child))
     return found
@@ -56,9 +56,9 @@ def fill(client: Client, seed: int = 1) -> dict[str, bytes]:
         contents[path.replace("old name", "new name")] = generator.randbytes(generator.randrange(1, 40_000))
         client.append(path, contents[path.replace("old name", "new name")])
     names.set_attributes("/old name/below/3", uid=5, gid=6, mode=0o4755, mtime_ns=12345, atime_ns=54321)
-    names.link("/old name/below/4", "/second name")
-    names.make_symbolic_link("/link", b"/nowhere")
-    names.set_extended_attribute("/empty", b"user.x", b"\0value")
+    names.posix.link("/old name/below/4", "/second name")
+    names.posix.make_symbolic_link("/link", b"/nowhere")
+    names.posix.set_extended_attribute("/empty", b"user.x", b"\0value")
     names.rename("/old name", "/new name")
     names.rename("/new name/below/5", "/renamed")
     contents["/renamed"] = contents.pop("/new name/below/5")

@@ -10,8 +10,9 @@ import pytest
 
 from speedwell.fs.errors import NotLeader, StorageFailed
 from speedwell.fs.etcd_client import EtcdClient
-from speedwell.fs.store import Batch, MemoryStore, ReplicatedStore, Store
+from speedwell.fs.store import Batch, MemoryStore, Store
 from speedwell.fs.store import replicated as implementation
+from speedwell.fs.store.replicated import ReplicatedStore
 from tests.etcd import EtcdCluster, requires_etcd
 from tests.unit.fs import test_store as contract
 from tests.waiting import wait_until

@@ -10,7 +10,8 @@ import pytest
 from speedwell.fs.errors import InvalidArgument
 from speedwell.fs.etcd_client import EtcdClient
 from speedwell.fs.nameserver.namespace import namespace_records as records
-from speedwell.fs.store import Batch, MemoryStore, SharedStore
+from speedwell.fs.store import Batch, MemoryStore
+from speedwell.fs.store.shared import SharedStore
 from tests.etcd import EtcdCluster, requires_etcd
 from tests.waiting import wait_until
 
@@ -27,8 +28,8 @@ def owners(etcd: EtcdCluster) -> Iterator[tuple[SharedStore, SharedStore]]:
     for thread, store in zip(threads, stores, strict=True):
         thread.start()
         wait_until(lambda store=store: store.leads, 15, "it does not join")
-    wait_until(lambda: [len(store.own_blocks) for store in stores] == [128, 128], 15, "not both own a part")
-    first, second = sorted(stores, key=lambda store: min(store.own_blocks))
+    wait_until(lambda: [len(store.owners.own_blocks) for store in stores] == [128, 128], 15, "not both own a part")
+    first, second = sorted(stores, key=lambda store: min(store.owners.own_blocks))
     yield first, second
     for store in stores:
         store.stop()
@@ -71,8 +72,9 @@ def test_an_owner_whose_mirror_stands_still_answers_nothing_once_the_other_goes_
         assert not second.leads
     finally:
         released.set()
-    wait_until(lambda: second.leads and first.owns(200) != second.owns(200), 15, "it does not come back")
-    owner = first if first.owns(200) else second
+    wait_until(lambda: second.leads and first.owners.owns(200) != second.owners.owns(200), 15,
+               "it does not come back")
+    owner = first if first.owners.owns(200) else second
     assert owner.decide(200, owner.get, OTHERS) == b"new"
 
 

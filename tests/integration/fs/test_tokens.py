@@ -169,7 +169,7 @@ def test_a_copy_does_not_begin_over_the_content_of_another_file(tmp_path: Path) 
             file_id=theirs.file_id, base=mine.file_id, inode=mine.inode, path=b"/mine", chunk_size=mine.chunk_size,
             base_size=len(DATA), ranges=[Range(offset=0, length=4)], relay=mine.replicas[1:], epoch=mine.epoch))
         assert ask(mine.replicas[0], named, b"evil").status == OK
-        client.metadata.set_draining("d1", True)    # orders a copy of what is now the content of both
+        client.metadata.operator.set_draining("d1", True)    # orders a copy of what is now the content of both
         wait_until(lambda: "of another file" in cluster.dataserver("d2").log.read_text(), 60, "no copy is ordered")
         assert cluster.stored_bytes("d2", theirs.file_id) == DATA
 
@@ -262,7 +262,7 @@ def test_a_file_that_names_a_removed_server_takes_changes(tmp_path: Path) -> Non
         client.append("/f", DATA)
         cluster.dataserver("d1").kill()
         cluster.wait_alive({"d0", "d2"})
-        client.metadata.remove_dataserver("d1")
+        client.metadata.operator.remove_dataserver("d1")
         client.append("/f", DATA)
         assert cluster.stored_bytes("d0", client.lookup("/f").file_id) == DATA * 2
 

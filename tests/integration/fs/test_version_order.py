@@ -166,5 +166,5 @@ def test_only_the_primary_publishes(cluster: LocalCluster) -> None:
     for who, error in (("", InvalidArgument), (now.replicas[1].dataserver_id, StaleEpoch)):
         request.dataserver_id = who
         with pytest.raises(error):
-            client.metadata._call("Publish", request)
+            client.metadata.requests.ask("Publish", request)
     assert content(client) == BASE

@@ -8,10 +8,11 @@ import plyvel
 import pytest
 
 import speedwell.fs.wire.channel
+from speedwell.fs import errors
 from speedwell.fs.errors import NoReplicaAvailable, NotSupported
 from speedwell.fs.nameserver.namespace.namespace_records import FORMAT_VERSION, SUPERBLOCK_KEY
+from speedwell.fs.nameserver.service import grpc_errors as rpc
 from speedwell.fs.proto import speedwell_pb2 as pb
-from speedwell.fs.wire import grpc_errors as rpc
 from speedwell.fs.wire.channel import Channel, OtherVersion, connect
 from tests.local_cluster import LocalCluster
 
@@ -84,7 +85,7 @@ def test_a_request_or_an_operation_that_only_a_later_version_has_is_refused_in_w
     connection.send(pb.Call(method="Snapshot"))
     reply = connection.expect(pb.CallReply)
     connection.close()
-    assert isinstance(rpc.named_error(reply.error, reply.message), NotSupported)
+    assert isinstance(errors.named(reply.error, reply.message), NotSupported)
     assert "upgrade the nameserver" in reply.message
     data = connect(cluster.dataservers[0].host, cluster.dataservers[0].port)
     data.send(pb.DataRequest.FromString(LATER_FIELD))

@@ -12,10 +12,13 @@ from tests.local_cluster import LocalCluster
 CHUNK_BYTES = 1 << 20  # small, so that ordinary test files span several
 
 
+def ordinary_cluster(directory: Path) -> LocalCluster:
+    return LocalCluster(directory, dataservers=3, replication=2, chunk_size=CHUNK_BYTES)
+
+
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), dataservers=3, replication=2,
-                      chunk_size=CHUNK_BYTES) as cluster:
+    with ordinary_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
 
 

@@ -139,8 +139,8 @@ def test_names_that_go_one_after_the_other_are_looked_up_in_pages_and_never_as_t
     mount = SpeedwellOperations(client, SimpleNamespace(caller=lambda: Caller(0, 0, 77, 0)))  # type: ignore[arg-type]
     directory = client.lookup("/emptied").inode
     asked: Counter[str] = Counter()
-    call = client.metadata._call
-    monkeypatch.setattr(client.metadata, "_call", lambda method, request: (
+    call = client.metadata.requests.ask
+    monkeypatch.setattr(client.metadata.requests, "ask", lambda method, request: (
         asked.update([method]), call(method, request))[1])
     for name in names[:280]:
         mount.lookup(directory, name)
@@ -206,7 +206,7 @@ def test_of_what_was_left_out_the_mount_knows_what_the_nameserver_said(
     programs = Programs(cluster)
     assert programs.names_told_of(directory, 100) == names[1:]
     with monkeypatch.context() as without_nameserver:
-        without_nameserver.setattr(programs.mount._client.metadata, "_call", None)
+        without_nameserver.setattr(programs.mount._client.metadata.requests, "ask", None)
         assert programs.mount.lookup(directory, os.fsencode(names[0])).inode == first.inode
     programs.process += 1
     assert programs.names_told_of(directory, 100) == names  # the kernel has them all

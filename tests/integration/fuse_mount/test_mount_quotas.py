@@ -139,7 +139,7 @@ def test_a_quota_on_the_root_is_what_df_shows(here: Path, client: Client, cluste
         assert shown.f_files == 10**6
         assert shown.f_bavail <= shown.f_blocks
     finally:
-        client.metadata.set_quota("/")
+        client.metadata.operator.set_quota("/")
     assert os.statvfs(here).f_files > 10**6
 
 

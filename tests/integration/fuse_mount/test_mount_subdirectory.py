@@ -67,7 +67,7 @@ def test_what_is_done_in_the_mount_is_done_in_the_directory(mount: Mounted, clie
 
 
 def test_df_counts_the_quota_of_the_directory(mount: Mounted, client: Client) -> None:
-    client.metadata.set_quota(PLACE, max_bytes=8 << 20, max_files=5)
+    client.metadata.operator.set_quota(PLACE, max_bytes=8 << 20, max_files=5)
     try:
         room = os.statvfs(mount.path)
         assert (room.f_blocks * room.f_frsize, room.f_files) == (8 << 20, 5)
@@ -78,7 +78,7 @@ def test_df_counts_the_quota_of_the_directory(mount: Mounted, client: Client) ->
         assert caught.value.errno == errno.EDQUOT
         assert os.getxattr(mount.path, "speedwell.quota").startswith(PLACE.encode())
     finally:
-        client.metadata.set_quota(PLACE)
+        client.metadata.operator.set_quota(PLACE)
         run("sh", "-c", 'rm -f "$0"/*', mount.path)
 
 

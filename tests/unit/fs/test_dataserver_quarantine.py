@@ -14,8 +14,8 @@ from speedwell.fs.dataserver.replication.append_writer import AppendWriter
 from speedwell.fs.dataserver.upkeep.mirror import Mirror
 from speedwell.fs.errors import NoSuchFile, WrongNamespace
 from speedwell.fs.nameserver.backup.copy_holders import Holders
-from speedwell.fs.nameserver.backup.provenance import UNKNOWN
 from speedwell.fs.proto.speedwell_pb2 import FileReport, HeartbeatReply, HeartbeatRequest
+from speedwell.fs.wire.identification import UNKNOWN_NAMESPACE
 
 OWN, OTHER = bytes(range(16)), bytes(range(16, 32))
 SMALL, LARGE = 100, 300_000
@@ -207,7 +207,7 @@ def test_one_that_holds_nothing_goes_over_to_a_nameserver_that_refused_it(tmp_pa
 
 def test_contents_of_an_unknown_namespace_are_not_given_to_the_next_nameserver(tmp_path: Path) -> None:
     identity = Identity([tmp_path], lambda: True)
-    assert introduced(identity) == UNKNOWN
+    assert introduced(identity) == UNKNOWN_NAMESPACE
     with pytest.raises(WrongNamespace):
         identity.check(HeartbeatReply(namespace=OWN))
     identity.check(HeartbeatReply(namespace=OWN, adopt=True))
@@ -218,7 +218,7 @@ def test_a_damaged_record_is_made_good_by_the_copy_of_the_namespace(tmp_path: Pa
     Identity([tmp_path], lambda: False).check(HeartbeatReply(namespace=OWN))
     (tmp_path / "namespace").write_bytes(b"00 00000000\n")
     assert introduced(Identity([tmp_path], lambda: True, mirrored=OWN)) == OWN
-    assert introduced(Identity([tmp_path], lambda: True)) == UNKNOWN
+    assert introduced(Identity([tmp_path], lambda: True)) == UNKNOWN_NAMESPACE
 
 
 def test_an_adopted_dataserver_keeps_its_copy_of_the_namespace_it_belonged_to(tmp_path: Path) -> None:

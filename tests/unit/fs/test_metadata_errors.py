@@ -16,7 +16,7 @@ from speedwell.fs.errors import (
     NotSupported,
     SpeedwellError,
 )
-from speedwell.fs.wire import grpc_errors as rpc
+from speedwell.fs.nameserver.service import grpc_errors as rpc
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SpeedwellError)]
 
@@ -24,7 +24,7 @@ KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and is
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_error_arrives_as_what_it_was(kind: type[SpeedwellError]) -> None:
     _, details, metadata = rpc.status_of(kind("/a is so"))
-    arrived = rpc.named_error(dict(metadata)[rpc.ERROR_NAME_KEY], details)
+    arrived = errors.named(dict(metadata)[rpc.ERROR_NAME_KEY], details)
     assert type(arrived) is kind
     assert str(arrived) == "/a is so"
 
@@ -51,7 +51,7 @@ def test_what_is_no_nameserver_is_named_so() -> None:
 
 
 def test_an_error_unknown_here_is_an_internal_one() -> None:
-    assert type(rpc.named_error("FromTheFuture", "broken")) is errors.InternalError
+    assert type(errors.named("FromTheFuture", "broken")) is errors.InternalError
 
 
 @pytest.mark.parametrize("address", ["", "here", ":7400", "here:", "here:0", "here:65536", "here:x"])
@@ -70,7 +70,7 @@ class TestBeforeAnythingIsSent:
     @pytest.mark.parametrize("path", ["", "relative", "/a/../b", "/a\0b"])
     def test_bad_paths_are_refused(self, client: MetadataClient, path: str) -> None:
         for use in (client.lookup, client.list, client.create, client.mkdir, client.remove, client.rmdir,
-                    client.truncate, client.set_attributes, client.forget):
+                    client.truncate, client.set_attributes):
             with pytest.raises(InvalidName, match=r"^path: "):
                 use(path)
         with pytest.raises(InvalidName, match=r"^destination: "):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from ipaddress import IPv4Network
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,6 +60,16 @@ def order(former: Node, new: Node, block: IPv4Network) -> None:
     """A block is to move."""
     former.ownership.set_moves({}, {block: new.peer})
     new.ownership.set_moves({block: former.peer}, {})
+
+
+def test_the_key_of_a_request_is_hashed_once(nodes, monkeypatch):
+    former, _ = nodes
+    hashed = []
+    monkeypatch.setattr("speedwell.fs.metadata_store.addresses.hashlib", SimpleNamespace(
+        sha256=lambda key: (hashed.append(bytes(key)), hashlib.sha256(key))[1]))
+    assert call_peer(former.peer, b"SET", b"k", b"v", timeout_seconds=10) == b"OK"
+    assert call_peer(former.peer, b"GET", b"k", timeout_seconds=10) == b"v"
+    assert hashed == [b"k", b"k"]
 
 
 def test_a_block_comes_with_its_records(nodes):
@@ -215,7 +227,7 @@ def test_who_may_have_records_is_remembered(nodes):
     former, _ = nodes
     former.ownership.set_members(["10.0.0.1", "10.0.0.2"])
     again = Ownership(former.engine, f"{FORMER}:0")
-    assert again.recall() == ([PREFIX], {}) and again.members == ["10.0.0.1", "10.0.0.2"]
+    assert again.recall() == ([PREFIX], {}) and again.members == {"10.0.0.1", "10.0.0.2"}
 
 
 def test_a_server_that_speaks_another_version_of_the_commands_is_left_with_a_word_on_what_to_upgrade(

@@ -22,22 +22,23 @@ def acl(entries: list[tuple[int, ...]], version: int = 2) -> bytes:
 
 class Names:
     def __init__(self) -> None:
-        self.names = Namespace(MemoryStore(), now_ns=0, deletion_grace_ns=0)
-        self.names.make_directory(b"/d", mode=0o755, uid=1, gid=2, now_ns=1)
+        self.namespace = Namespace(MemoryStore(), now_ns=0, deletion_grace_ns=0)
+        self.namespace.make_directory(b"/d", mode=0o755, uid=1, gid=2, now_ns=1)
 
     def set(self, path: bytes, name: bytes, value: bytes, *, clear_setgid: bool = False) -> Inode:
-        return self.names.set_extended_attribute(path, name, value, now_ns=2, clear_setgid=clear_setgid)
+        return self.namespace.extended_attributes.set(path, name, value, now_ns=2, clear_setgid=clear_setgid)
 
     def create(self, path: bytes, mode: int, umask: int) -> Inode:
         content = Content(path.ljust(16, b"."), 1 << 20, 1, (5,))
-        return self.names.create(path, mode=mode, uid=1, gid=2, exclusive=True, new_content=lambda: content, now_ns=3,
-                                 umask=umask)[0]
+        return self.namespace.create(path, mode=mode, uid=1, gid=2, exclusive=True, new_content=lambda: content,
+                                     now_ns=3, umask=umask)[0]
 
     def chmod(self, path: bytes, mode: int) -> Inode:
-        return self.names.set_attributes(path, mode=mode, uid=None, gid=None, atime_ns=None, mtime_ns=None, now_ns=3)
+        return self.namespace.set_attributes(path, mode=mode, uid=None, gid=None, atime_ns=None, mtime_ns=None,
+                                             now_ns=3)
 
     def mkdir(self, path: bytes, mode: int, umask: int) -> Inode:
-        return self.names.make_directory(path, mode=mode, uid=1, gid=2, now_ns=3, umask=umask)
+        return self.namespace.make_directory(path, mode=mode, uid=1, gid=2, now_ns=3, umask=umask)
 
 
 @pytest.fixture
@@ -50,22 +51,22 @@ def names() -> Names:
     acl([*BASE[:1], (USER, 7, 5), *BASE[1:]]), acl([*BASE[:2], (MASK, 8), *BASE[2:]]), acl([*BASE, (64, 1)]),
     acl([*BASE[:1], *[(USER, 7, number) for number in range(600)], BASE[1], (MASK, 7), BASE[2]])])
 def test_what_is_no_list_is_refused_and_changes_nothing(names: Names, bad: bytes) -> None:
-    before = names.names.lookup(b"/d")
+    before = names.namespace.tree.lookup(b"/d")
     for name in acls.NAMES:
         with pytest.raises(InvalidArgument):
             names.set(b"/d", name, bad)
-    assert names.names.lookup(b"/d") == before
-    assert not names.names.has_acls
+    assert names.namespace.tree.lookup(b"/d") == before
+    assert not names.namespace.extended_attributes.has_acls
 
 
 def test_a_list_changes_the_mode_and_the_mode_the_list(names: Names) -> None:
     assert names.set(b"/d", acls.ACCESS, acl(NAMED)).mode == 0o760
     assert names.chmod(b"/d", 0o1710).mode == 0o1710
     expected = [(OWNER, 7), (USER, 6, 1000), (OWNING_GROUP, 5), (GROUP, 4, 50), (MASK, 1), (OTHER, 0)]
-    assert names.names.lookup(b"/d").extended_attributes == {acls.ACCESS: acl(expected)}
+    assert names.namespace.tree.lookup(b"/d").extended_attributes == {acls.ACCESS: acl(expected)}
     assert names.set(b"/d", acls.ACCESS, acl(BASE)).mode == 0o1754
-    assert names.names.lookup(b"/d").extended_attributes == {}
-    assert names.names.has_acls
+    assert names.namespace.tree.lookup(b"/d").extended_attributes == {}
+    assert names.namespace.extended_attributes.has_acls
 
 
 def test_the_setgid_bit_goes_if_the_caller_is_not_in_the_group(names: Names) -> None:
@@ -85,7 +86,7 @@ def test_what_is_made_inherits_the_default_list_in_place_of_the_umask(names: Nam
     assert directory.mode == 0o2740
     assert directory.extended_attributes[acls.DEFAULT] == acl(NAMED)
     assert names.create(b"/d/d/f", 0o600, 0).mode == 0o600
-    link = names.names.make_symbolic_link(b"/d/link", b"f", uid=1, gid=2, now_ns=3)
+    link = names.namespace.make_symbolic_link(b"/d/link", b"f", uid=1, gid=2, now_ns=3)
     assert (link.mode, link.extended_attributes) == (0o777, {})
 
 
@@ -98,7 +99,7 @@ def test_a_default_list_that_says_no_more_than_a_mode_makes_modes(names: Names) 
 
 def test_only_directories_have_default_lists_and_links_have_none(names: Names) -> None:
     names.create(b"/d/f", 0o644, 0)
-    names.names.make_symbolic_link(b"/d/link", b"f", uid=1, gid=2, now_ns=3)
+    names.namespace.make_symbolic_link(b"/d/link", b"f", uid=1, gid=2, now_ns=3)
     for path, name in ((b"/d/f", acls.DEFAULT), (b"/d/link", acls.ACCESS)):
         with pytest.raises(InvalidArgument, match="goes with"):
             names.set(path, name, acl(BASE))

@@ -24,7 +24,7 @@ class Tree:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.now_ns = 0
-        self.names = Namespace(store, now_ns=0, deletion_grace_ns=GRACE_NS)
+        self.namespace = Namespace(store, now_ns=0, deletion_grace_ns=GRACE_NS)
         self._file_ids = (number.to_bytes(16, "big") for number in count(1))
 
     def tick(self) -> int:
@@ -35,31 +35,31 @@ class Tree:
         return Content(next(self._file_ids), 1 << 20, 3, (0, 1, 2))
 
     def create(self, path: bytes, exclusive: bool = True) -> Inode:
-        return self.names.create(path, mode=0o644, uid=1, gid=2, exclusive=exclusive,
-                                 new_content=self.content, now_ns=self.tick())[0]
+        return self.namespace.create(path, mode=0o644, uid=1, gid=2, exclusive=exclusive,
+                                     new_content=self.content, now_ns=self.tick())[0]
 
     def mkdir(self, path: bytes) -> Inode:
-        return self.names.make_directory(path, mode=0o755, uid=1, gid=2, now_ns=self.tick())
+        return self.namespace.make_directory(path, mode=0o755, uid=1, gid=2, now_ns=self.tick())
 
     def remove(self, path: bytes) -> None:
-        self.names.remove_file(path, now_ns=self.tick())
+        self.namespace.remove_file(path, now_ns=self.tick())
 
     def rmdir(self, path: bytes) -> None:
-        self.names.remove_directory(path, now_ns=self.tick())
+        self.namespace.remove_directory(path, now_ns=self.tick())
 
     def rename(self, source: bytes, destination: bytes, no_replace: bool = False) -> None:
-        self.names.rename(source, destination, no_replace=no_replace, now_ns=self.tick())
+        self.namespace.rename(source, destination, no_replace=no_replace, now_ns=self.tick())
 
     def truncate(self, path: bytes) -> Inode:
-        return self.names.truncate(path, new_content=self.content, now_ns=self.tick())
+        return self.namespace.contents.truncate(path, new_content=self.content, now_ns=self.tick())
 
     def commit(self, inode: Inode, size_bytes: int, mtime_ns: int | None = None) -> Inode:
         assert inode.content is not None
-        return self.names.commit(inode.number, inode.content.file_id, size_bytes, mtime_ns=mtime_ns,
-                                 origin=inode.content.origin, now_ns=self.tick())
+        return self.namespace.contents.commit(inode.number, inode.content.file_id, size_bytes, mtime_ns=mtime_ns,
+                                              origin=inode.content.origin, now_ns=self.tick())
 
     def listing(self, path: bytes) -> list[bytes]:
-        return [name for name, *_ in self.names.names(path, b"", 1000)[1]]
+        return [name for name, *_ in self.namespace.tree.names(path, b"", 1000)[1]]
 
     def waiting_for_deletion(self, dataserver: int) -> set[bytes]:
         return set(deletions.due(self.store, dataserver, self.now_ns + GRACE_NS))
@@ -81,16 +81,16 @@ def content_of(inode: Inode) -> Content:
 
 
 def test_a_new_namespace_has_only_the_root(tree: Tree) -> None:
-    root = tree.names.lookup(b"/")
+    root = tree.namespace.tree.lookup(b"/")
     assert (root.number, root.is_directory, root.mode, root.link_count) == (1, True, 0o755, 2)
     assert tree.listing(b"/") == []
-    assert (tree.names.file_count, tree.names.directory_count) == (0, 1)
+    assert (tree.namespace.superblocks.file_count, tree.namespace.superblocks.directory_count) == (0, 1)
 
 
 def test_a_created_file_is_found_with_what_it_was_created_with(tree: Tree) -> None:
     made = tree.create(b"/f")
-    found = tree.names.lookup(b"/f")
-    assert found == made == tree.names.inode(made.number)
+    found = tree.namespace.tree.lookup(b"/f")
+    assert found == made == tree.namespace.tree.inode(made.number)
     assert (found.mode, found.uid, found.gid, found.link_count) == (0o644, 1, 2, 1)
     assert (found.atime_ns, found.mtime_ns, found.ctime_ns) == (1, 1, 1)
     assert content_of(found).replicas == (0, 1, 2)
@@ -102,7 +102,7 @@ def test_creating_an_existing_file_returns_it_and_places_nothing(tree: Tree) -> 
     def must_not_be_called() -> Content:
         raise AssertionError
 
-    again, created = tree.names.create(b"/f", mode=0, uid=0, gid=0, exclusive=False,
+    again, created = tree.namespace.create(b"/f", mode=0, uid=0, gid=0, exclusive=False,
                                        new_content=must_not_be_called, now_ns=9)
     assert (again, created) == (made, False)
 
@@ -114,17 +114,17 @@ def test_a_create_whose_placement_fails_leaves_nothing(tree: Tree) -> None:
         raise SpeedwellError("none")
 
     with pytest.raises(SpeedwellError):
-        tree.names.create(b"/f", mode=0, uid=0, gid=0, exclusive=False, new_content=no_server, now_ns=9)
+        tree.namespace.create(b"/f", mode=0, uid=0, gid=0, exclusive=False, new_content=no_server, now_ns=9)
     assert tree.everything() == before
 
 
 Operation = Callable[[Tree], object]
 
 REFUSALS: dict[str, tuple[Operation, int]] = {
-    "lookup of nothing": (lambda t: t.names.lookup(b"/no"), errno.ENOENT),
-    "lookup below nothing": (lambda t: t.names.lookup(b"/no/no"), errno.ENOENT),
-    "lookup below a file": (lambda t: t.names.lookup(b"/f/x"), errno.ENOTDIR),
-    "list of a file": (lambda t: t.names.names(b"/f", b"", 10), errno.ENOTDIR),
+    "lookup of nothing": (lambda t: t.namespace.tree.lookup(b"/no"), errno.ENOENT),
+    "lookup below nothing": (lambda t: t.namespace.tree.lookup(b"/no/no"), errno.ENOENT),
+    "lookup below a file": (lambda t: t.namespace.tree.lookup(b"/f/x"), errno.ENOTDIR),
+    "list of a file": (lambda t: t.namespace.tree.names(b"/f", b"", 10), errno.ENOTDIR),
     "exclusive create of a file": (lambda t: t.create(b"/f"), errno.EEXIST),
     "exclusive create of a directory": (lambda t: t.create(b"/d"), errno.EEXIST),
     "create of a directory": (lambda t: t.create(b"/d", exclusive=False), errno.EISDIR),
@@ -176,11 +176,11 @@ def test_a_rename_replaces_a_file_in_one_step_and_queues_its_content(tree: Tree)
     kept, replaced = tree.create(b"/new"), tree.create(b"/old")
     tree.rename(b"/new", b"/old")
     assert tree.listing(b"/") == [b"old"]
-    assert tree.names.lookup(b"/old").number == kept.number
-    assert tree.names.file_count == 1
+    assert tree.namespace.tree.lookup(b"/old").number == kept.number
+    assert tree.namespace.superblocks.file_count == 1
     assert tree.waiting_for_deletion(0) == {content_of(replaced).file_id}
     with pytest.raises(SpeedwellError):
-        tree.names.inode(replaced.number)
+        tree.namespace.tree.inode(replaced.number)
 
 
 def test_a_renamed_directory_takes_along_what_is_below_it(tree: Tree) -> None:
@@ -189,9 +189,9 @@ def test_a_renamed_directory_takes_along_what_is_below_it(tree: Tree) -> None:
     made = tree.create(b"/a/b/f")
     tree.mkdir(b"/z")
     tree.rename(b"/a", b"/z/moved")
-    assert tree.names.lookup(b"/z/moved/b/f").number == made.number
-    assert tree.names.lookup(b"/z").link_count == 3
-    assert tree.names.lookup(b"/").link_count == 3
+    assert tree.namespace.tree.lookup(b"/z/moved/b/f").number == made.number
+    assert tree.namespace.tree.lookup(b"/z").link_count == 3
+    assert tree.namespace.tree.lookup(b"/").link_count == 3
 
 
 @pytest.mark.parametrize("destination", [b"/empty", b"/d/empty"])
@@ -201,9 +201,9 @@ def test_a_directory_that_replaces_an_empty_one_keeps_the_link_counts_true(tree:
         tree.mkdir(directory)
     tree.rename(b"/moved", destination)
     for path in (b"/", b"/d", destination):
-        directory, entries, _ = tree.names.names(path, b"", 10)
+        directory, entries, _ = tree.namespace.tree.names(path, b"", 10)
         assert directory.link_count == 2 + len(entries)
-    assert tree.names.directory_count == 4
+    assert tree.namespace.superblocks.directory_count == 4
 
 
 def test_a_rename_onto_itself_changes_nothing(tree: Tree) -> None:
@@ -218,11 +218,11 @@ def test_changes_of_a_directory_set_its_times_and_no_others(tree: Tree) -> None:
     for change in (lambda: tree.create(b"/d/f"), lambda: tree.mkdir(b"/d/s"),
                    lambda: tree.rename(b"/d/f", b"/d/g"), lambda: tree.remove(b"/d/g"),
                    lambda: tree.rmdir(b"/d/s")):
-        root = tree.names.lookup(b"/")
+        root = tree.namespace.tree.lookup(b"/")
         change()
-        directory = tree.names.lookup(b"/d")
+        directory = tree.namespace.tree.lookup(b"/d")
         assert (directory.mtime_ns, directory.ctime_ns) == (tree.now_ns, tree.now_ns)
-        assert tree.names.lookup(b"/") == root
+        assert tree.namespace.tree.lookup(b"/") == root
 
 
 def test_listings_come_in_pages_in_the_order_of_bytes(tree: Tree) -> None:
@@ -235,11 +235,11 @@ def test_listings_come_in_pages_in_the_order_of_bytes(tree: Tree) -> None:
     seen: list[bytes] = []
     more = True
     while more:
-        directory, entries, more = tree.names.names(b"/d", seen[-1] if seen else b"", 7)
-        assert directory.number == tree.names.lookup(b"/d").number
+        directory, entries, more = tree.namespace.tree.names(b"/d", seen[-1] if seen else b"", 7)
+        assert directory.number == tree.namespace.tree.lookup(b"/d").number
         assert len(entries) == 7 or not more
         seen += [name for name, *_ in entries]
-        found = [(tree.names.lookup(b"/d/" + name), kind, number) for name, kind, number in entries]
+        found = [(tree.namespace.tree.lookup(b"/d/" + name), kind, number) for name, kind, number in entries]
         assert all((inode.kind, inode.number) == (kind, number) for inode, kind, number in found)
     assert seen == names
 
@@ -247,18 +247,18 @@ def test_listings_come_in_pages_in_the_order_of_bytes(tree: Tree) -> None:
 def test_a_full_last_page_says_that_there_is_no_more(tree: Tree) -> None:
     tree.create(b"/a")
     tree.create(b"/b")
-    assert tree.names.names(b"/", b"", 2)[2] is False
-    assert tree.names.names(b"/", b"", 1)[2] is True
-    assert tree.names.names(b"/", b"b", 2)[1:] == ([], False)
+    assert tree.namespace.tree.names(b"/", b"", 2)[2] is False
+    assert tree.namespace.tree.names(b"/", b"", 1)[2] is True
+    assert tree.namespace.tree.names(b"/", b"b", 2)[1:] == ([], False)
 
 
 def test_set_attributes_changes_only_what_is_given(tree: Tree) -> None:
     made = tree.create(b"/f")
-    changed = tree.names.set_attributes(b"/f", mode=0o600, uid=None, gid=7, atime_ns=-5, mtime_ns=None,
+    changed = tree.namespace.set_attributes(b"/f", mode=0o600, uid=None, gid=7, atime_ns=-5, mtime_ns=None,
                                         now_ns=50)
     assert (changed.mode, changed.uid, changed.gid) == (0o600, made.uid, 7)
     assert (changed.atime_ns, changed.mtime_ns, changed.ctime_ns) == (-5, made.mtime_ns, 50)
-    assert tree.names.lookup(b"/f") == changed
+    assert tree.namespace.tree.lookup(b"/f") == changed
 
 
 # ------------------------------------------------------------------ contents
@@ -277,7 +277,7 @@ def test_truncation_gives_a_new_content_and_queues_the_old_one(tree: Tree) -> No
 def test_commits_only_grow_a_file(tree: Tree) -> None:
     made = tree.create(b"/f")
     assert content_of(tree.commit(made, 100, mtime_ns=77)).size_bytes == 100
-    grown = tree.names.lookup(b"/f")
+    grown = tree.namespace.tree.lookup(b"/f")
     assert (grown.mtime_ns, grown.ctime_ns) == (77, tree.now_ns)
     assert tree.commit(made, 60, mtime_ns=88) == grown
     assert tree.commit(made, 100, mtime_ns=88) == grown
@@ -298,13 +298,13 @@ def test_a_commit_for_a_content_from_which_later_versions_were_made_changes_noth
     versions = [tree.create(b"/f")]
     for _ in range(3):
         base, version = content_of(versions[-1]), uuid.uuid4().bytes
-        versions.append(tree.names.publish(
+        versions.append(tree.namespace.contents.publish(
             versions[-1].number, base.file_id, base.size_bytes, version, 500, epoch=base.epoch, mtime_ns=None,
             requester=base.replicas[0], now_ns=tree.tick()))
-    newest = tree.names.lookup(b"/f")
+    newest = tree.namespace.tree.lookup(b"/f")
     assert len({content_of(version).file_id for version in versions}) == 4
     for version in versions[:-1]:
-        assert tree.commit(version, 9_000) == newest == tree.names.lookup(b"/f")
+        assert tree.commit(version, 9_000) == newest == tree.namespace.tree.lookup(b"/f")
     assert content_of(tree.commit(versions[-1], 600)).size_bytes == 600
     tree.truncate(b"/f")
     for version in versions:
@@ -315,12 +315,12 @@ def test_a_commit_for_a_content_from_which_later_versions_were_made_changes_noth
 def test_a_change_of_the_replicas_is_kept_and_counts_the_epoch(tree: Tree) -> None:
     made = tree.create(b"/f")
     file_id = content_of(made).file_id
-    tree.names.configure(made.number, file_id, lambda now: Configuration(now.epoch + 1, (0, 2)))
-    content = content_of(tree.names.lookup(b"/f"))
+    tree.namespace.contents.configure(made.number, file_id, lambda now: Configuration(now.epoch + 1, (0, 2)))
+    content = content_of(tree.namespace.tree.lookup(b"/f"))
     assert (content.epoch, content.replicas) == (2, (0, 2))
     tree.truncate(b"/f")
     with pytest.raises(StaleFile):
-        tree.names.configure(made.number, file_id, lambda now: now)
+        tree.namespace.contents.configure(made.number, file_id, lambda now: now)
 
 
 def test_a_dataservers_report_repairs_only_a_shorter_length_of_the_same_content(tree: Tree) -> None:
@@ -328,10 +328,10 @@ def test_a_dataservers_report_repairs_only_a_shorter_length_of_the_same_content(
     file_id = content_of(made).file_id
 
     def report(number: int, reported_id: bytes, size_bytes: int, reporter: int) -> bool:
-        return tree.names.repair_length(number, reported_id, size_bytes, reporter, now_ns=tree.tick())
+        return tree.namespace.contents.repair_length(number, reported_id, size_bytes, reporter, now_ns=tree.tick())
 
     assert report(made.number, file_id, 10, 0)
-    assert content_of(tree.names.lookup(b"/f")).size_bytes == 10
+    assert content_of(tree.namespace.tree.lookup(b"/f")).size_bytes == 10
     assert not report(made.number, file_id, 10, 0)
     assert not report(made.number, file_id, 9, 0)
     assert not report(made.number, bytes(16), 99, 0)
@@ -339,7 +339,7 @@ def test_a_dataservers_report_repairs_only_a_shorter_length_of_the_same_content(
     assert not report(made.number, file_id, 99, 1)  # not the primary
     assert not report(999, file_id, 99, 0)
     assert not report(1, file_id, 99, 0)  # a directory
-    assert content_of(tree.names.lookup(b"/f")).size_bytes == 10
+    assert content_of(tree.namespace.tree.lookup(b"/f")).size_bytes == 10
 
 
 def test_content_waits_for_its_grace_period_and_until_it_is_reported_gone(tree: Tree) -> None:
@@ -375,8 +375,8 @@ def test_everything_is_there_when_the_namespace_is_opened_again(tree: Tree) -> N
     tree.mkdir(b"/d")
     made = tree.create(b"/d/f")
     again = Namespace(tree.store, now_ns=99, deletion_grace_ns=0)
-    assert again.lookup(b"/d/f") == made
-    assert (again.file_count, again.directory_count) == (1, 2)
+    assert again.tree.lookup(b"/d/f") == made
+    assert (again.superblocks.file_count, again.superblocks.directory_count) == (1, 2)
     other, _ = again.create(b"/g", mode=0, uid=0, gid=0, exclusive=True, new_content=tree.content, now_ns=99)
     assert other.number > made.number
 
@@ -411,5 +411,5 @@ def test_when_the_store_fails_nothing_has_changed(tree: Tree, monkeypatch: pytes
             with pytest.raises(StorageFailed):
                 change()
     assert tree.everything() == before
-    assert (tree.names.file_count, tree.names.directory_count) == (1, 1)
-    assert tree.create(b"/g").number == tree.names.lookup(b"/f").number + 1
+    assert (tree.namespace.superblocks.file_count, tree.namespace.superblocks.directory_count) == (1, 1)
+    assert tree.create(b"/g").number == tree.namespace.tree.lookup(b"/f").number + 1

@@ -31,7 +31,7 @@ class NamespaceComparison(RuleBasedStateMachine):
         self.root = tempfile.mkdtemp(prefix="speedwell-model-").encode()
         self.store = MemoryStore()
         self.now_ns = 0
-        self.names = Namespace(self.store, now_ns=0, deletion_grace_ns=0)
+        self.namespace = Namespace(self.store, now_ns=0, deletion_grace_ns=0)
         self.file_ids = 0
 
     def teardown(self) -> None:
@@ -74,32 +74,32 @@ class NamespaceComparison(RuleBasedStateMachine):
     def create(self, choice: int, exclusive: bool) -> None:
         path = self.path(choice)
         flags = os.O_CREAT | os.O_WRONLY | (os.O_EXCL if exclusive else 0)
-        self.compare(lambda: self.names.create(path, mode=0o644, uid=0, gid=0, exclusive=exclusive,
-                                               new_content=self.content, now_ns=self.now_ns),
+        self.compare(lambda: self.namespace.create(path, mode=0o644, uid=0, gid=0, exclusive=exclusive,
+                                                   new_content=self.content, now_ns=self.now_ns),
                      lambda: os.close(os.open(self.local(path), flags)))
 
     @rule(choice=choices)
     def make_directory(self, choice: int) -> None:
         path = self.path(choice)
-        self.compare(lambda: self.names.make_directory(path, mode=0o755, uid=0, gid=0, now_ns=self.now_ns),
+        self.compare(lambda: self.namespace.make_directory(path, mode=0o755, uid=0, gid=0, now_ns=self.now_ns),
                      lambda: os.mkdir(self.local(path)))  # noqa: PTH102
 
     @rule(choice=choices)
     def remove_file(self, choice: int) -> None:
         path = self.path(choice)
-        self.compare(lambda: self.names.remove_file(path, now_ns=self.now_ns),
+        self.compare(lambda: self.namespace.remove_file(path, now_ns=self.now_ns),
                      lambda: os.unlink(self.local(path)))  # noqa: PTH108
 
     @rule(choice=choices)
     def remove_directory(self, choice: int) -> None:
         path = self.path(choice)
-        self.compare(lambda: self.names.remove_directory(path, now_ns=self.now_ns),
+        self.compare(lambda: self.namespace.remove_directory(path, now_ns=self.now_ns),
                      lambda: os.rmdir(self.local(path)))  # noqa: PTH106
 
     @rule(source_choice=choices, destination_choice=choices)
     def rename(self, source_choice: int, destination_choice: int) -> None:
         source, destination = self.path(source_choice), self.path(destination_choice)
-        self.compare(lambda: self.names.rename(source, destination, no_replace=False, now_ns=self.now_ns),
+        self.compare(lambda: self.namespace.rename(source, destination, no_replace=False, now_ns=self.now_ns),
                      lambda: os.rename(self.local(source), self.local(destination)))  # noqa: PTH104
 
     @rule(choice=choices, size_bytes=st.integers(1, 100))
@@ -108,23 +108,23 @@ class NamespaceComparison(RuleBasedStateMachine):
         local = Path(os.fsdecode(self.local(path)))
         if not local.is_file():
             return
-        inode = self.names.lookup(path)
+        inode = self.namespace.tree.lookup(path)
         assert inode.content is not None
         size_bytes += inode.content.size_bytes
-        self.names.commit(inode.number, inode.content.file_id, size_bytes, mtime_ns=None,
-                          now_ns=self.now_ns)
+        self.namespace.contents.commit(inode.number, inode.content.file_id, size_bytes, mtime_ns=None,
+                                       now_ns=self.now_ns)
         os.truncate(local, size_bytes)
 
     @rule(choice=choices)
     def truncate(self, choice: int) -> None:
         path = self.path(choice)
-        self.compare(lambda: self.names.truncate(path, new_content=self.content, now_ns=self.now_ns),
+        self.compare(lambda: self.namespace.contents.truncate(path, new_content=self.content, now_ns=self.now_ns),
                      lambda: os.close(os.open(self.local(path), os.O_WRONLY | os.O_TRUNC)))
 
     @precondition(lambda self: self.file_ids > 0)
     @rule()
     def restart(self) -> None:
-        self.names = Namespace(self.store, now_ns=0, deletion_grace_ns=0)
+        self.namespace = Namespace(self.store, now_ns=0, deletion_grace_ns=0)
 
     @invariant()
     def the_trees_are_equal(self) -> None:
@@ -133,19 +133,20 @@ class NamespaceComparison(RuleBasedStateMachine):
             directories += 1
             files += len(filenames)
             path = folder[len(self.root):] or b"/"
-            directory, entries, more = self.names.names(path, b"", 100)
+            directory, entries, more = self.namespace.tree.names(path, b"", 100)
             assert not more
             assert [name for name, *_ in entries] == sorted(subfolders + filenames)
             assert directory.link_count == 2 + len(subfolders)
             for name, kind, number in entries:
-                inode = self.names.inode(number)
+                inode = self.namespace.tree.inode(number)
                 assert inode.kind == kind
                 assert inode.is_directory == (name in subfolders)
                 if inode.content is not None:
                     assert inode.link_count == 1
                     assert inode.content.size_bytes == os.stat(os.path.join(folder, name)).st_size  # noqa: PTH116, PTH118
                     used.add(inode.content.file_id)
-        assert (self.names.file_count, self.names.directory_count) == (files, directories)
+        superblocks = self.namespace.superblocks
+        assert (superblocks.file_count, superblocks.directory_count) == (files, directories)
         # Every content ever made is in use or waits to be deleted, and none is both.
         waiting = set(deletions.due(self.store, 5, self.now_ns))
         assert len(used) + len(waiting) == self.file_ids

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from speedwell.fs.errors import NamespaceRolledBack, WrongNamespace
-from speedwell.fs.nameserver.backup.provenance import SKIPPED_INODES, UNKNOWN
+from speedwell.fs.nameserver.backup.provenance import SKIPPED_INODES
 from speedwell.fs.nameserver.service.dispatch import Requests
 from speedwell.fs.proto import speedwell_pb2 as pb
+from speedwell.fs.wire.identification import UNKNOWN_NAMESPACE
 from tests.unit.fs.test_nameserver_service import UUID, Bench
 
 OTHER = bytes(range(16))
@@ -43,7 +44,7 @@ def test_a_dataserver_of_another_namespace_is_refused_and_told_both_ids_and_what
 
 def test_who_holds_contents_of_an_unknown_namespace_is_refused() -> None:
     with pytest.raises(WrongNamespace, match="has forgotten"):
-        Bench(dataservers=1).beat(7, namespace=UNKNOWN)
+        Bench(dataservers=1).beat(7, namespace=UNKNOWN_NAMESPACE)
 
 
 def test_an_operator_has_a_dataserver_adopted() -> None:
@@ -146,7 +147,7 @@ def test_each_block_of_numbers_proves_an_old_copy_and_is_left_behind_when_an_ope
     assert f"inode {slot + 70}" in bench.service.statistics(pb.StatisticsRequest()).warnings[0]
     bench.service.administration.repair(pb.RepairRequest(accept_roll_back=True))
     assert bench.beat(0, highest_inode=[1, slot + 70]).lease_seconds > 0
-    assert bench.service._namespace.next_beside(slot) == slot + 70 + SKIPPED_INODES
+    assert bench.service._namespace.superblocks.next_beside(slot) == slot + 70 + SKIPPED_INODES
 
 
 def test_an_operator_accepts_an_old_copy_and_no_inode_number_is_given_out_twice() -> None:

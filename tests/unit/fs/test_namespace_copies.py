@@ -30,12 +30,13 @@ from speedwell.fs.store.journal import Journal
 from tests.namespace_histories import NamespaceHistory
 
 
-class Installation(NamespaceCopies):
-    """A nameserver's service with dataservers, and a client of it. Each part is asked for twice, as if the first
-    answer had been lost."""
+class Installation:
+    """A nameserver's service with dataservers, and what a client copies of it. Each part is asked for twice, as if
+    the first answer had been lost."""
 
     def __init__(self, dataservers: tuple[str, ...] = ("d0", "d1", "d2"), store: Any = None) -> None:
         self.store = store or MemoryStore()
+        self.copies = NamespaceCopies(self.ask)
         self.restart()
         for port, name in enumerate(dataservers, 7000):
             self.service.dataservers.heartbeat(pb.HeartbeatRequest(
@@ -46,7 +47,7 @@ class Installation(NamespaceCopies):
         self.service = NameserverService(self.store, Settings(deletion_grace_seconds=60), generator=random.Random(1),
                                          clock_seconds=lambda: 1000.0)
 
-    def _call(self, method: str, request: Any) -> Any:
+    def ask(self, method: str, request: Any) -> Any:
         answer: Callable[[Any], Any] = {"Dump": self.service.copies.dump, "Load": self.service.copies.load}[method]
         first = answer(request)
         assert answer(request) == first
@@ -54,12 +55,12 @@ class Installation(NamespaceCopies):
 
     def file(self) -> bytes:
         stream = io.BytesIO()
-        write(self.dump(), stream, lambda count: None)
+        write(self.copies.dump(), stream, lambda count: None)
         return stream.getvalue()
 
     def fill(self, file: bytes) -> pb.LoadReply:
         dumped = NamespaceFile(io.BytesIO(file))
-        return self.load(dumped.records(), dumped.next_inode)
+        return self.copies.load(dumped.records(), dumped.next_inode)
 
     def view(self) -> dict[bytes, Any]:
         """Everything that a client can see, by path."""
@@ -85,7 +86,7 @@ class Installation(NamespaceCopies):
                     waiting.append(there)
         inodes = {attributes.inode for attributes, *_ in found.values()}
         found[b"trash"] = {directory: policy.keep_ns        # their paths are those of when they were set
-                           for directory, policy in self.service._namespace._trash_policies.items()
+                           for directory, policy in self.service._namespace.trash.policies.items()
                            if directory in inodes}
         return found
 
@@ -114,7 +115,7 @@ def history(installation: Installation, seed: int, count: int) -> None:
 
 
 def _count_quotas(service: NameserverService) -> None:
-    while service._namespace.count_quota():
+    while service._namespace.quotas.count():
         pass
 
 
@@ -124,7 +125,7 @@ def _count_quotas(service: NameserverService) -> None:
 def test_what_is_dumped_and_loaded_is_the_same_to_whoever_looks(seed: int, count: int) -> None:
     before, after = Installation(), Installation(("d2", "d9", "d0"))
     history(before, seed, count)
-    if not before.service._namespace.next_inode > 2:
+    if not before.service._namespace.superblocks.next_inode > 2:
         return
     file = before.file()
     reply = after.fill(file)
@@ -136,7 +137,7 @@ def test_what_is_dumped_and_loaded_is_the_same_to_whoever_looks(seed: int, count
     assert again.view() == before.view()
     after.service.create(pb.CreateRequest(path=b"/made afterwards", mode=0o600))
     made = after.service.lookup(pb.LookupRequest(path=b"/made afterwards")).attributes
-    assert made.inode > before.service._namespace.next_inode + SKIPPED_INODES // 2
+    assert made.inode > before.service._namespace.superblocks.next_inode + SKIPPED_INODES // 2
 
 
 @given(name=st.binary(min_size=1, max_size=255).filter(lambda name: not {0, 47} & set(name)
@@ -178,7 +179,7 @@ def test_what_passes_is_not_dumped() -> None:
     service.trash.set_trash(pb.SetTrashRequest(path=b"/", keep_ns=0))
     service.remove(pb.RemoveRequest(path=b"/a/f", session=5))
     after = Installation()
-    assert (after.fill(installation.file()).files, after.service._namespace.file_count) == (0, 0)
+    assert (after.fill(installation.file()).files, after.service._namespace.superblocks.file_count) == (0, 0)
     assert after.view().keys() == {b"/", b"/a", b"trash"}
 
 
@@ -187,7 +188,7 @@ def test_a_dump_is_of_one_moment_whatever_is_changed_meanwhile() -> None:
     for number in range(3000):
         installation.service.create(pb.CreateRequest(path=b"/a/%04d" % number, mode=0o644))
     expected = installation.view()
-    parts = installation.dump()
+    parts = installation.copies.dump()
     first = next(parts)
     assert not first.last, "the test needs more than a part"
     installation.service.remove(pb.RemoveRequest(path=b"/a/2999"))
@@ -270,7 +271,7 @@ def test_records_that_do_not_go_together_are_refused_and_nothing_is_loaded(name:
     target = Installation()
     before = dict(target.store.iterate(b""))
     with pytest.raises(InvalidArgument, match=told):
-        target.load(edited(small().file(), edit), 9)
+        target.copies.load(edited(small().file(), edit), 9)
     assert dict(target.store.iterate(b"")) == before
     target.fill(small().file())
     assert target.view().keys() == small().view().keys()
@@ -302,8 +303,8 @@ class Slow(Installation):
 
     late = 2
 
-    def _call(self, method: str, request: Any) -> Any:
-        reply = super()._call(method, request)
+    def ask(self, method: str, request: Any) -> Any:
+        reply = super().ask(method, request)
         if method == "Load" and request.last and self.late:
             self.late -= 1
             raise NameserverUnavailable("it did not answer within 5 s")
@@ -349,6 +350,6 @@ def test_a_loaded_namespace_is_there_after_a_crash_and_its_copies_are_made_anew(
                               Journal(tmp_path / "journal", last=0))
     assert reopened.position == store.position
     namespace = Installation(store=reopened).service._namespace
-    assert namespace.file_count == 43
-    assert namespace.lookup(b"/39").number < namespace.lookup(b"/afterwards").number
+    assert namespace.superblocks.file_count == 43
+    assert namespace.tree.lookup(b"/39").number < namespace.tree.lookup(b"/afterwards").number
     reopened.close()

@@ -35,29 +35,31 @@ def test_the_records_of_a_block_are_one_range_of_each_kind(one: int, other: int,
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.booleans()), max_size=60))
 def test_files_lie_with_their_directories_and_numbers_are_given_once(made: list[tuple[int, bool]]) -> None:
-    tree = namespace(MemoryStore())
+    names = namespace(MemoryStore())
     directories, seen = [1], {1}
     for position, (where, is_directory) in enumerate(made):
         parent = directories[where % len(directories)]
         path = paths.below(parent, b"n%d" % position)
         if is_directory:
-            number = tree.make_directory(path, mode=0o755, **NOBODY).number
+            number = names.make_directory(path, mode=0o755, **NOBODY).number
             directories.append(number)
         else:
-            number = tree.create(path, mode=0o644, exclusive=True, new_content=content, **NOBODY)[0].number
+            number = names.create(path, mode=0o644, exclusive=True, new_content=content, **NOBODY)[0].number
             assert slots.slot_of(number) == slots.slot_of(parent)
-            assert tree.was_given(number) and not tree.was_given(number + 1000)
+            assert names.superblocks.was_given(number) and not names.superblocks.was_given(number + 1000)
         assert number not in seen
         seen.add(number)
-    assert (tree.file_count, tree.directory_count) == (len(seen) - len(directories), len(directories))
+    superblocks = names.superblocks
+    assert (superblocks.file_count, superblocks.directory_count) == (len(seen) - len(directories), len(directories))
     for number in directories[1:]:
-        entries = tree.names(paths.of_inode(number), b"", 100)[1]
+        entries = names.tree.names(paths.of_inode(number), b"", 100)[1]
         for name in [name for name, kind, _ in entries if kind == pb.REGULAR]:
-            tree.remove_file(paths.below(number, name), now_ns=1)
+            names.remove_file(paths.below(number, name), now_ns=1)
     for number in reversed(directories[1:]):
-        if not tree.names(paths.of_inode(number), b"", 1)[1]:
-            tree.remove_directory(paths.below(tree.inode(number).parent, tree.inode(number).name), now_ns=1)
-    assert tree.directory_count == 1
+        if not names.tree.names(paths.of_inode(number), b"", 1)[1]:
+            inode = names.tree.inode(number)
+            names.remove_directory(paths.below(inode.parent, inode.name), now_ns=1)
+    assert superblocks.directory_count == 1
 
 
 def test_new_directories_spread_over_the_blocks() -> None:
@@ -72,7 +74,7 @@ def test_a_namespace_from_before_slots_opens_and_lies_in_slot_0() -> None:
     kept = old.make_directory(b"/d", mode=0o755, **NOBODY)
     assert (kept.number, records.SUPERBLOCK_KEY) == (2, records.superblock_key(0))
     new = namespace(store)
-    assert new.lookup(b"/d") == kept
+    assert new.tree.lookup(b"/d") == kept
     file, _ = new.create(b"/d/f", mode=0o644, exclusive=True, new_content=content, **NOBODY)
     assert file.number == 3
     assert Superblock.decode(store.get(records.SUPERBLOCK_KEY) or b"") == Superblock(4, 1, 2)

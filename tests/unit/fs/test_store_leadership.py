@@ -9,8 +9,9 @@ import pytest
 from speedwell.fs.errors import StorageFailed
 from speedwell.fs.nameserver import leadership
 from speedwell.fs.proto import etcd_pb2 as pb
-from speedwell.fs.store import IDENTITY_KEY, Batch, MemoryStore, ReplicatedStore
+from speedwell.fs.store import IDENTITY_KEY, Batch, MemoryStore
 from speedwell.fs.store import replicated as implementation
+from speedwell.fs.store.replicated import ReplicatedStore
 from tests.waiting import wait_until
 
 GRANTED_SECONDS = 2.0

@@ -5,8 +5,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
+from speedwell.fs.errors import NotLeader
 from speedwell.fs.proto import etcd_pb2 as pb
-from speedwell.fs.store import MemoryStore, SharedStore
+from speedwell.fs.slots import BLOCKS
+from speedwell.fs.store import MemoryStore
+from speedwell.fs.store.block_map import BlockMap, Owner
+from speedwell.fs.store.shared import SharedStore
 from tests.waiting import wait_until
 
 
@@ -85,6 +91,20 @@ def test_nobody_is_answered_from_a_mirror_that_is_being_filled() -> None:
     with serving(store):
         wait_until(lambda: len(store.answered) > 1, 10, "it does not load")
     assert not any(store.answered)
+
+
+def test_nothing_is_answered_from_an_etcd_that_has_lost_what_it_had() -> None:
+    store = Store()
+    with serving(store):
+        wait_until(lambda: store.joined > 1, 10, "it does not join")
+    store._stopped.clear()
+    store._leads_until = float("inf")
+    store.owners._map = BlockMap((Owner("another", "b"),) * BLOCKS)
+    assert store.get(b"i" + bytes(8)) is None
+    store._others.forget()
+    store._turn_revision += 1
+    with pytest.raises(NotLeader):
+        store.get(b"i" + bytes(8))
 
 
 def test_a_failure_that_nobody_thought_of_gives_the_blocks_up_and_joins_again() -> None:

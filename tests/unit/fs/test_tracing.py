@@ -67,6 +67,14 @@ def test_work_within_a_request_and_its_errors_have_its_id() -> None:
     assert tracing.current() == ""
 
 
+def test_a_small_request_is_one_of_its_own_unless_it_is_part_of_another_one() -> None:
+    first, second = (tracing.asking("Lookup", tracing.current) for _ in range(2))
+    assert TRACEPARENT.fullmatch(first) and TRACEPARENT.fullmatch(second) and first != second
+    with Within(GIVEN):
+        assert tracing.asking("Lookup", tracing.current) == GIVEN
+    assert tracing.current() == ""
+
+
 def test_what_is_carried_to_another_thread_belongs_to_the_request() -> None:
     seen: list[str] = []
     with Span("read"):

@@ -20,8 +20,10 @@ class Names:
 
     def __init__(self) -> None:
         self.inode = 10
-        self.metadata = SimpleNamespace(cache_seconds=CACHE_SECONDS, seconds_left=lambda path: CACHE_SECONDS,
-                                        known=lambda path: None)
+        self.metadata = SimpleNamespace(
+            cache=SimpleNamespace(seconds=CACHE_SECONDS, seconds_left=lambda path: CACHE_SECONDS,
+                                  get=lambda path: None),
+            requests=SimpleNamespace(ask=None))
 
     def lookup(self, path: bytes, fresh: bool = False) -> Attributes:
         if not self.inode:

@@ -5,7 +5,7 @@ from typing import Any
 import grpc
 
 from speedwell.fs import errors
-from speedwell.fs.errors import InternalError, SpeedwellError
+from speedwell.fs.errors import SpeedwellError
 
 ERROR_NAME_KEY = "speedwell-error"
 """Key of the trailing metadata that carries the name of the error's class."""
@@ -49,18 +49,7 @@ _CODES: dict[type[SpeedwellError], Any] = {
     errors.NamespaceRolledBack: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
-_BY_NAME: dict[str, type[SpeedwellError]] = {
-    kind.__name__: kind for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, SpeedwellError)
-}
-
-
 def status_of(error: SpeedwellError) -> tuple[Any, str, tuple[tuple[str, str], ...]]:
     """(status code, details, trailing metadata) of an answer that reports `error`."""
     code = _CODES.get(type(error), grpc.StatusCode.INTERNAL)
     return code, error.message, ((ERROR_NAME_KEY, type(error).__name__),)
-
-
-def named_error(name: str, message: str) -> SpeedwellError:
-    """The error of that class name, as a frame carries it."""
-    return _BY_NAME.get(name, InternalError)(message)
