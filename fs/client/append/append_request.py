@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from speedwell.fs import paths, units
 from speedwell.fs.client.context import ClientContext, Writer
+from speedwell.fs.client.patience import PAUSE_SECONDS, Patience
 from speedwell.fs.coflows import Account
 from speedwell.fs.errors import (
     AppendFailed,
@@ -49,11 +50,6 @@ LOOK_SECONDS = 2.0
 """After so long without an answer the nameserver is asked whether the primary is still the primary."""
 
 REFUSAL_SECONDS = 1.0
-PATIENCE_SECONDS = 10.0
-"""How long an append is tried again after its first failure: longer than it takes until the lease of a primary
-that is gone has ended and the nameserver names another one."""
-
-PAUSE_SECONDS = 0.1
 SEALED_PAUSE_SECONDS = 0.02
 ROOM_BYTES = 64 << 20
 """After so much, or when the room below a quota is used up, the length is published to learn what room there is."""
@@ -106,7 +102,7 @@ class AppendRequests:
         Raises AppendFailed, NoSpace, NoReplicaAvailable, StaleFile, QuotaExceeded.
         """
         writer = self._next(length) if begun is None else begun.writer
-        deadline = 0.0
+        patience = Patience()
         retry = False
         while True:
             try:
@@ -114,9 +110,8 @@ class AppendRequests:
                 return self._finish(sent, length)
             except _Again as failure:
                 retry = retry or failure.may_be_done
-                deadline = deadline or time.monotonic() + PATIENCE_SECONDS
                 changed = self._look_up_again(failure)
-                if time.monotonic() > deadline or (failure.final and not changed):
+                if patience.is_over(changed) or (failure.final and not changed):
                     raise failure.error from None
                 if not changed:
                     time.sleep(SEALED_PAUSE_SECONDS if failure.sealed else PAUSE_SECONDS)

@@ -3,14 +3,13 @@
 import time
 
 from speedwell.fs.client.context import ClientContext
+from speedwell.fs.client.patience import PAUSE_SECONDS, Patience
 from speedwell.fs.errors import NoSuchFile, SpeedwellError, StorageFailed
 from speedwell.fs.proto.speedwell_pb2 import OK, TOKEN_REFUSED, Attributes, DataReply, DataRequest, SyncOperation
 from speedwell.fs.tokens import WRITE
 from speedwell.fs.wire.channel import ConnectionLost, MalformedFrame
 
 ANSWER_SECONDS = 60.0
-PATIENCE_SECONDS = 10.0
-PAUSE_SECONDS = 0.1
 
 
 def force_to_disk(context: ClientContext, attributes: Attributes) -> None:
@@ -19,22 +18,23 @@ def force_to_disk(context: ClientContext, attributes: Attributes) -> None:
 
     Raises StorageFailed (no promise then), NameserverUnavailable.
     """
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    patience = Patience()
     while attributes.size and attributes.replicas:
         try:
             _ask_primary(context, attributes)
             break
-        except StorageFailed:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(PAUSE_SECONDS)
+        except StorageFailed as error:
+            failure = error
+        before = attributes
         try:
-            newest = context.metadata.lookup_inode(attributes.inode, to_append=True)
+            attributes = context.metadata.lookup_inode(before.inode, to_append=True)
         except NoSuchFile:
             break   # nobody will look for its bytes
         except SpeedwellError:
-            continue
-        attributes = newest
+            pass
+        if patience.is_over((attributes.file_id, attributes.epoch) != (before.file_id, before.epoch)):
+            raise failure
+        time.sleep(PAUSE_SECONDS)
     context.metadata.sync()
 
 

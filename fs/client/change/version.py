@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from speedwell.fs import paths
-from speedwell.fs.client.append.append_request import ANSWER_SECONDS, PATIENCE_SECONDS, PAUSE_SECONDS
+from speedwell.fs.client.append.append_request import ANSWER_SECONDS
 from speedwell.fs.client.context import ClientContext
+from speedwell.fs.client.patience import PAUSE_SECONDS, Patience
 from speedwell.fs.errors import (
     InvalidArgument,
     LocksLost,
@@ -88,7 +89,7 @@ def publish_changes(context: ClientContext, attributes: Attributes, path: bytes,
     if changes.size is not None and changes.size < 0:
         raise InvalidArgument(f"size: {changes.size} is negative")
     require_possible_length(max(changes.size or 0, changes.reach, *(end for _, end in changes.ranges)))
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    patience = Patience()
     known = attributes.file_id, attributes.size
     base_size_of: dict[str, tuple[str, int]] = {}   # by file id of the versions that may be published
     while True:
@@ -103,7 +104,7 @@ def publish_changes(context: ClientContext, attributes: Attributes, path: bytes,
             if newest.file_id in base_size_of:
                 return newest, base_size_of[newest.file_id] == known
             unchanged = newest.file_id == attributes.file_id and newest.epoch == attributes.epoch
-            if time.monotonic() > deadline:
+            if patience.is_over(not unchanged):
                 raise failure.error from None
             if unchanged:
                 time.sleep(PAUSE_SECONDS)

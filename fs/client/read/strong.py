@@ -5,8 +5,8 @@ Bytes before that length never change, and every replica of the set has them: th
 
 import time
 
-from speedwell.fs.client.append.append_request import PATIENCE_SECONDS, PAUSE_SECONDS
 from speedwell.fs.client.context import ClientContext
+from speedwell.fs.client.patience import PAUSE_SECONDS, Patience
 from speedwell.fs.errors import NoReplicaAvailable, NoSuchFile, ReadFailed, SpeedwellError, StaleFile
 from speedwell.fs.proto.speedwell_pb2 import (
     NOT_FOUND,
@@ -29,14 +29,12 @@ def strong_length(context: ClientContext, attributes: Attributes) -> tuple[int, 
 
     Raises ReadFailed when no primary answers, StaleFile when the file has another content.
     """
-    deadline = 0.0
+    patience = Patience()
     while True:
         try:
             return _ask(context, attributes), attributes
         except (ConnectionLost, MalformedFrame, _Refused) as error:
-            deadline = deadline or time.monotonic() + PATIENCE_SECONDS
-            if time.monotonic() > deadline:
-                raise ReadFailed(f"no primary of {attributes.file_id} says how long it is: {error}") from None
+            failure = error
         try:
             newest = context.metadata.lookup_inode(attributes.inode, to_append=True)
         except NoSuchFile:
@@ -45,7 +43,10 @@ def strong_length(context: ClientContext, attributes: Attributes) -> tuple[int, 
             newest = attributes
         if newest.file_id != attributes.file_id:
             raise StaleFile(f"{attributes.file_id} is not the file's content any more: open it again")
-        if newest.epoch <= attributes.epoch:
+        has_changed = newest.epoch > attributes.epoch
+        if patience.is_over(has_changed):
+            raise ReadFailed(f"no primary of {attributes.file_id} says how long it is: {failure}")
+        if not has_changed:
             time.sleep(PAUSE_SECONDS)
         attributes = newest if newest.epoch >= attributes.epoch else attributes
 
