@@ -239,14 +239,21 @@ class Coflows(Application):
         self.book.planned(plan)
         if plan.assignments is not None:
             self.forwarding.records.ranks = plan.ranks
-        self.forwarding.records.order_hosts(
-            {flow: priority_of_class(traffic_class) for flow, assignment in self.book.enforced.items()
-             if (traffic_class := self._class_at_hosts(assignment)) is not None},
-            {flow: rate_bps for flow, rate_bps in self._paces_bps.items() if self.book.flow(flow) is not None})
+        self._order_hosts()
         self._away -= returned
         if plan.assignments is not None or updates.ended:
             self._schedule_changed.set()
         hub.sleep(self._rests.planned(began, time.monotonic()))
+
+    def _order_hosts(self) -> None:
+        records = self.forwarding.records
+        # hosts keep the class of a flow that they hear nothing of; these go on sending, and have lost theirs
+        last = priority_of_class(BEST_EFFORT.number)
+        withdrawn = {flow: last for flow in self.book.withdrawn if flow in records.priorities}
+        records.order_hosts(
+            withdrawn | {flow: priority_of_class(traffic_class) for flow, assignment in self.book.enforced.items()
+                         if (traffic_class := self._class_at_hosts(assignment)) is not None},
+            {flow: rate_bps for flow, rate_bps in self._paces_bps.items() if self.book.flow(flow) is not None})
 
     def _class_at_hosts(self, assignment: Assignment) -> int | None:
         """None where it is left to the host."""

@@ -117,6 +117,11 @@ class CoflowBook:
         """The scheduled coflows in the order in which they are served."""
         return tuple(coflow_id for coflow_id in self._order if coflow_id in self._coflows)
 
+    @property
+    def withdrawn(self) -> list[FiveTuple]:
+        """The live flows of coflows that were deleted, or that lied."""
+        return [flow for coflow in self._coflows.values() if coflow.distrusted for flow in coflow.flows]
+
     # --- reports ---
 
     def report(self, coflow_id: bytes, reports: Sequence[FlowReport], now: float) -> None:

@@ -368,6 +368,24 @@ def test_hosts_are_told_the_classes_of_a_policy_without_priorities_only_where_th
     run(scenario)
 
 
+@pytest.mark.parametrize("trusted", [False, True])
+def test_hosts_are_told_the_last_class_for_a_coflow_that_was_deleted_while_it_is_reported(
+        run: Any, trusted: bool) -> None:
+    def scenario(site: Site) -> None:
+        site.state.settings = site.state.settings.model_copy(update={"trust_dscp": trusted})
+        site.report(20 * MB)
+        eventlet.sleep(0.1)
+        site.coflows.remove(ONE)
+        site.keep_reporting(1, 20 * MB)
+        assert list(site.coflows.forwarding.records.priorities.values()) == ([PRIORITIES - 1] if trusted else [])
+        site.report(0)
+        site.keep_reporting(1, 20 * MB)     # the next one's
+        told = list(site.coflows.forwarding.records.priorities.values())
+        assert told == ([PRIORITIES - 1 - SCHEDULED.number] if trusted else [])
+
+    run(scenario)
+
+
 def test_rates_that_hosts_keep_make_no_meters(run: Any) -> None:
     def scenario(site: Site) -> None:
         site.state.settings = site.state.settings.model_copy(update={"coflow_rates": "hosts"})
