@@ -78,7 +78,7 @@ class DataserverRequests:
                 disk=disk, disk_left_bytes=disk_left, now_seconds=self.clock_seconds(), insecure=request.insecure,
                 other_hosts=others, directories=uses, release=request.release[:64])
             self.provenance.heard(dataserver, request)
-            keys, now_ms = self.grants.keys, self.grants.now_ms()
+            keys, now_ms = self.grants.keys, self.grants.clock.now_ms()
             if not self.provenance.is_rolled_back:
                 keys.renew(now_ms)
             identity.admission.CopyFrom(keys.admission(self.registry, request, now_ms))

@@ -38,6 +38,7 @@ from speedwell.fs.nameserver.service.outcomes import Outcomes
 from speedwell.fs.nameserver.service.posix_requests import PosixRequests
 from speedwell.fs.nameserver.service.quota_requests import QuotaRequests
 from speedwell.fs.nameserver.service.settings import NEVER, Settings
+from speedwell.fs.nameserver.service.token_clock import TokenClock
 from speedwell.fs.nameserver.service.token_keys import TokenKeys
 from speedwell.fs.nameserver.service.trash_requests import TrashRequests
 from speedwell.fs.nameserver.service.wire_attributes import WireAttributes
@@ -84,7 +85,8 @@ class NameserverService:
                                     hashes=self.shared is not None)
         self._registry = Registry(store, now_seconds=clock_seconds(), lease_seconds=settings.lease_seconds)
         keys = TokenKeys(store, settings.token_seconds, insecure=settings.no_tokens, revoked=revoked)
-        self.grants = Grants(self._namespace.tree, keys, lambda: self.provenance.is_rolled_back, clock_ns)
+        self.grants = Grants(self._namespace.tree, keys, lambda: self.provenance.is_rolled_back,
+                             TokenClock(clock_ns, clock_seconds))
         self._mirrors = Mirrors(store, self._registry, settings.mirrors, doubt=doubt,
                                 grace_seconds=settings.recovery_grace_seconds
                                 ) if isinstance(store, JournaledStore) else None
@@ -289,6 +291,8 @@ class NameserverService:
         holder has decided and tells others: taking it here would stop both for ever."""
         self._registry.hear(statistics.dataservers, self._clock_seconds())
         self._age.hear(statistics.age_ns)
+        if statistics.token_clock_ms:   # older versions have none
+            self.grants.clock.hear(statistics.token_clock_ms)
         self._heard = statistics
 
     def statistics(self, request: pb.StatisticsRequest) -> pb.StatisticsReply:
@@ -308,7 +312,7 @@ class NameserverService:
                 unwritable=self._recovery.unwritable, acls=self._namespace.extended_attributes.has_acls,
                 insecure=["nameserver"] if self._settings.no_tokens else (),
                 encrypts_data=self._settings.encrypt_data, release=release(), age_ns=self._age.now_ns(),
-                placed_by_controller=self.questions.counts,
+                token_clock_ms=self.grants.clock.now_ms(), placed_by_controller=self.questions.counts,
                 mirrors=() if self._mirrors is None else self._mirrors.statuses())
             for server, status in self._registry.statuses():
                 alive = self._registry.is_alive(server.number, now)

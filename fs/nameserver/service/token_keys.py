@@ -92,7 +92,8 @@ class TokenKeys:
         newest = self._keys[-1] if self._keys else None
         revoked = self._newly_revoked(now_ms)
         leaked = any(each.client.startswith(f"{DATASERVER} ") for each in revoked)
-        is_due = newest is None or leaked or not 0 <= now_ms - newest.made_ms < self._rotation_ms
+        is_due = newest is None or leaked or not (
+            -tokens.TOLERANCE_MS <= now_ms - newest.made_ms < self._rotation_ms)
         if is_due:
             number = 1 if newest is None else newest.number % 0xFFFFFFFF + 1
             self._keys = [*([] if leaked else self._keys[-1:]), TokenKey(

@@ -34,10 +34,13 @@ class Served:
 
     def beat(self) -> list[str]:
         """What the dataserver is told to delete."""
+        return list(self.told().delete)
+
+    def told(self) -> pb.HeartbeatReply:
         server = pb.Replica(dataserver_id="d0", host="10.0.0.1", port=7000)
-        return list(self.service.dataservers.heartbeat(pb.HeartbeatRequest(
+        return self.service.dataservers.heartbeat(pb.HeartbeatRequest(
             server=server, capacity_bytes=1000, available_bytes=500, term=self.service.provenance.term,
-            inventory_complete=True)).delete)
+            inventory_complete=True))
 
     def remove_a_file(self) -> str:
         file_id = self.service.create(pb.CreateRequest(path=b"/f", mode=0o644)).attributes.file_id
@@ -92,3 +95,37 @@ def test_the_time_before_a_crash_counts_but_for_the_last_seconds(served: Served)
     assert served.beat() == []
     served.wait(2)
     assert served.beat() == [removed]
+
+
+@pytest.mark.parametrize("jump_seconds", [10 * DAY_SECONDS, -10 * DAY_SECONDS])
+def test_a_jump_of_the_wall_clock_makes_no_key_for_tokens_and_ends_none(served: Served, jump_seconds: float) -> None:
+    before = served.told().admission
+    served.wall_clock_seconds += jump_seconds
+    served.wait(30)
+    after = served.told().admission
+    assert [key.number for key in after.keys] == [key.number for key in before.keys]
+    assert after.now_ms - before.now_ms == 30_000
+
+
+@pytest.mark.parametrize("behind_seconds", [50, DAY_SECONDS])
+def test_a_nameserver_whose_clock_is_behind_makes_a_key_only_where_it_is_far_behind(
+        served: Served, behind_seconds: float) -> None:
+    before = served.told().admission
+    served.wall_clock_seconds -= behind_seconds
+    served.restart()
+    after = served.told().admission
+    assert (after.keys[0], len(after.keys)) == (before.keys[0], len(before.keys) + (behind_seconds == DAY_SECONDS))
+
+
+def test_owners_date_tokens_by_the_clock_of_the_owner_of_block_0(served: Served) -> None:
+    other = Served()
+    other.wall_clock_seconds += DAY_SECONDS
+    other.restart()
+    other.wait(500)
+    served.service.hear(other.service.statistics(pb.StatisticsRequest()))
+    served.wait(5)
+    other.wait(5)
+    now_ms = served.told().admission.now_ms
+    assert now_ms == other.told().admission.now_ms
+    served.service.hear(pb.StatisticsReply())       # of a version that says nothing of it
+    assert served.told().admission.now_ms == now_ms
