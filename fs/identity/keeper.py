@@ -25,7 +25,7 @@ def keep_renewed(directory: Path, stopped: threading.Event,
     while not stopped.wait(LOOK_SECONDS):
         try:
             if (directory / register.ISSUED).exists():
-                renewed = _of_authority(directory)
+                renewed = renew_own(directory)
             else:
                 from speedwell.fs.identity import joining  # takes memory: only where it is needed
 
@@ -53,7 +53,8 @@ def kept(directory: Path) -> list[register.Certificate]:
     return [joining.certificate_of(path.parent) for path in sorted(directory.glob(f"*/{files.CERTIFICATE}"))]
 
 
-def _of_authority(directory: Path) -> list[str]:
+def renew_own(directory: Path) -> list[str]:
+    """The names of what was due of an authority's certificates. Raises IdentityError, OSError."""
     if not register.is_due(directory, time.time()):
         return []
     from speedwell.fs.identity.authority import Authority  # likewise

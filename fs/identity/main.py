@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,9 +13,9 @@ from speedwell.fs import command_line, logs, systemd
 from speedwell.fs import metrics as prometheus
 from speedwell.fs.config import config_option
 from speedwell.fs.ending import run_to_the_end
-from speedwell.fs.errors import IdentityError, InvalidArgument
+from speedwell.fs.errors import IdentityError, InvalidArgument, SpeedwellError
 from speedwell.fs.identity import files
-from speedwell.fs.identity.keeper import keep_renewed
+from speedwell.fs.identity.keeper import keep_renewed, renew_own
 
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
@@ -42,6 +43,8 @@ def command(directory: Path, listen: str | None, metrics: str | None, log_level:
     if listen is not None:
         from speedwell.fs.identity.enrollment import Enrollment  # takes memory
 
+        with suppress(SpeedwellError, OSError):     # it is tried again, and told
+            renew_own(directory)    # nobody asks one whose own has expired while it was off
         server = Enrollment(directory, listen)
         if measured is not None:
             server.note_answer = measured.note_answer

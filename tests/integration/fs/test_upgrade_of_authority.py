@@ -18,8 +18,7 @@ from tests.wall_clock import WallClock, requires_compiler
 
 pytestmark = pytest.mark.timeout(180)
 
-DAYS_UNTIL_DUE = 21
-"""A certificate is good for 30."""
+DAYS_UNTIL_DUE, DAYS_OF_VALIDITY = 21, 30
 MAKE = """from PACKAGE.identity.authority import Authority
 Authority.make(Path(sys.argv[1])).ensure([("authority", "authority")])
 """
@@ -94,6 +93,14 @@ class Site:
 
     def revoke(self, machine: str, *, new: bool) -> None:
         self.run(REVOKE, self._authority, machine, new=new)
+
+
+@requires_compiler
+def test_an_authority_that_was_off_until_its_certificate_had_expired_is_believed_at_once(tmp_path: Path) -> None:
+    site = Site(tmp_path, VersionBefore(tmp_path / "before"))
+    site.clock.jump((DAYS_OF_VALIDITY + 1) * 86400)
+    with site.authority(new=True):
+        site.join("machine-0", new=True, authority_is_new=True)
 
 
 @requires_compiler
