@@ -1,23 +1,29 @@
-"""Blocks that one host asks of many at once, on an emulated fabric: what arrives, what the last port drops, how long
-a ping takes meanwhile, and what leaves senders outside their slices. `scripts/bench-turns` prints it."""
+"""What one host asks of many at once, on an emulated fabric: what arrives, what the last port drops, how long a ping
+takes meanwhile, and what leaves senders outside their slices. `scripts/bench-turns` prints it."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import select
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from statistics import quantiles
-from typing import Any
+from typing import Any, Protocol
 
-from speedwell.cluster.fabric import FabricCluster
+from speedwell.cluster.errors import ClusterError
+from speedwell.cluster.fabric import NAMESERVER, SECURE_CONTROLLER_URL, FabricCluster
 from speedwell.cluster.host_agents import KEYS, PORT, key_file
+from speedwell.cluster.processes import program
 from speedwell.host_agent.channel import Directive, Turns, decode
 from speedwell.host_agent.errors import InvalidDatagram
 from speedwell.host_agent.realtime import run_before_all_others
@@ -55,12 +61,14 @@ def fabric_of(senders: int, host_bps: float) -> Fabric:
                       oversubscription=1.0)
 
 
-def measure(cluster: FabricCluster, senders: int, seconds: float, block_bytes: int = BLOCK_BYTES) -> Outcome:
-    """Raises OSError if the hosts do not reach each other."""
+def measure(cluster: FabricCluster, senders: int, seconds: float, load: str = "blocks",
+            block_bytes: int = BLOCK_BYTES) -> Outcome:
+    """With a load of `LOADS`. Raises OSError if the hosts do not reach each other, ClusterError if a file cannot be
+    stored."""
     fabric = cluster.settings.fabric
     receiver, pinging, *_ = fabric.hosts
     sending = [host for host in fabric.hosts if host.rack != receiver.rack][:senders]
-    incast, ended = _Incast(cluster, receiver, sending, block_bytes), threading.Event()
+    asked, ended = LOADS[load](cluster, receiver, sending, block_bytes), threading.Event()
     alone = quantiles(_pings(cluster, pinging, receiver, min(seconds, ALONE_SECONDS)), n=100)
     with ThreadPoolExecutor(2 * senders + 2) as pool:
         def on(host: Host, work: Callable[..., Any], *arguments: object) -> Future[Any]:
@@ -72,18 +80,17 @@ def measure(cluster: FabricCluster, senders: int, seconds: float, block_bytes: i
             return pool.submit(enter_and_work)
 
         watching = [on(host, _watch, cluster, host, receiver, ended) for host in sending]
-        serving = [on(host, incast.serve, number) for number, host in enumerate(sending)]
-        asking = on(receiver, incast.ask, ended)
+        working = asked.start(on, ended)
         try:
-            time.sleep(WARM_UP_SECONDS)
-            before, dropped, began = incast.received_bytes, _dropped(cluster, receiver), time.monotonic()
+            asked.wait()
+            before, dropped, began = asked.received_bytes, _dropped(cluster, receiver), time.monotonic()
             pings = _pings(cluster, pinging, receiver, seconds)
             took = time.monotonic() - began
-            used = 8 * (incast.received_bytes - before) / took / fabric.ports(receiver.name)[0].capacity_bps
+            used = 8 * (asked.received_bytes - before) / took / receiver_bps(cluster)
             dropped = _dropped(cluster, receiver) - dropped
         finally:
             ended.set()
-        for each in (asking, *serving):
+        for each in working:
             each.result(STALL_SECONDS)
         sent = [each.result(STALL_SECONDS) for each in watching]
     inside, outside = (sum(each[place] for each in sent) for place in (0, 1))
@@ -91,14 +98,35 @@ def measure(cluster: FabricCluster, senders: int, seconds: float, block_bytes: i
     return Outcome(used, dropped, cuts[49], cuts[98], alone[98], outside / (inside + outside) if inside else None)
 
 
-class _Incast:
+class _Load(Protocol):
+    """Asked of the senders until `ended`; `received_bytes` grows meanwhile."""
+
+    received_bytes: int
+
+    def start(self, on: Callable[..., Future[Any]], ended: threading.Event) -> list[Future[Any]]:
+        """`on` has a host do something."""
+
+    def wait(self) -> None:
+        """Until there is something to measure. Raises OSError, ClusterError."""
+
+
+class _Blocks:
+    """From a server on each host."""
+
     def __init__(self, cluster: FabricCluster, receiver: Host, senders: Sequence[Host], block_bytes: int) -> None:
-        self._senders = senders
+        self._receiver, self._senders = receiver, senders
         self._block_bytes = block_bytes
         self._listening = threading.Barrier(len(senders) + 1)
         self.received_bytes = 0
 
-    def serve(self, number: int) -> None:
+    def start(self, on: Callable[..., Future[Any]], ended: threading.Event) -> list[Future[Any]]:
+        serving = [on(host, self._serve, number) for number, host in enumerate(self._senders)]
+        return [on(self._receiver, self._ask, ended), *serving]
+
+    def wait(self) -> None:
+        time.sleep(WARM_UP_SECONDS)
+
+    def _serve(self, number: int) -> None:
         with socket.create_server((self._senders[number].ip, FIRST_PORT + number)) as listener:
             self._listening.wait(STALL_SECONDS)
             listener.settimeout(STALL_SECONDS)
@@ -108,7 +136,7 @@ class _Incast:
             while connection.recv(1):
                 connection.sendall(bytes(self._block_bytes))
 
-    def ask(self, ended: threading.Event) -> None:
+    def _ask(self, ended: threading.Event) -> None:
         """A block of each; the next ones when all are there."""
         self._listening.wait(STALL_SECONDS)
         connections = [socket.create_connection((host.ip, FIRST_PORT + number), STALL_SECONDS)
@@ -126,6 +154,68 @@ class _Incast:
                         del left[connection]
         for connection in connections:
             connection.close()
+
+
+class _Files:
+    """Read through the client library: one of each dataserver at once, or one in parts that all of them have."""
+
+    def __init__(self, paths_of: Callable[[Sequence[str]], Mapping[str, Sequence[str]]], cluster: FabricCluster,
+                 receiver: Host, senders: Sequence[Host], block_bytes: int) -> None:
+        """`paths_of` says which dataservers have which file."""
+        self._cluster, self._receiver = cluster, receiver
+        self._holders = paths_of([host.name for host in senders])
+        self.received_bytes = 0
+        source = cluster.settings.directory.parent / "source"
+        source.write_bytes(os.urandom(block_bytes))
+        for path, holders in self._holders.items():
+            stored = cluster.emulation.run(holders[0], [
+                program("speedwell"), "put", "--nameserver", NAMESERVER, "--replicas", ",".join(holders), str(source),
+                path], timeout_seconds=STALL_SECONDS + 8 * block_bytes * len(holders) / receiver_bps(cluster))
+            if stored.returncode:
+                raise ClusterError(f"{path} cannot be stored: {stored.stderr}")
+
+    def start(self, on: Callable[..., Future[Any]], ended: threading.Event) -> list[Future[Any]]:
+        return [on(self._receiver, self._read, ended)]
+
+    def wait(self) -> None:
+        until = time.monotonic() + STALL_SECONDS
+        while not self.received_bytes:
+            if time.monotonic() > until:
+                raise ClusterError("nothing is read")
+            time.sleep(PING_SECONDS)
+        time.sleep(WARM_UP_SECONDS)
+
+    def _read(self, ended: threading.Event) -> None:
+        parts = max(map(len, self._holders.values()))
+        with subprocess.Popen([
+                sys.executable, "-m", "speedwell.evaluation.repeated_reads", "--nameserver", NAMESERVER,
+                "--controller", SECURE_CONTROLLER_URL, "--local-host", self._receiver.ip, "--parts", str(parts),
+                *self._holders], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reading:
+            assert reading.stdin and reading.stdout
+            for line in reading.stdout:
+                self.received_bytes = json.loads(line)["bytes"]
+                if ended.is_set():
+                    break
+            reading.stdin.close()
+            reading.stdout.read()
+
+
+def _of_each(senders: Sequence[str]) -> dict[str, Sequence[str]]:
+    return {f"/of-{name}": [name] for name in senders}
+
+
+def _of_all(senders: Sequence[str]) -> dict[str, Sequence[str]]:
+    return {"/of-all": senders}
+
+
+LOADS: dict[str, Callable[..., _Load]] = {"blocks": _Blocks, "files": partial(_Files, _of_each),
+                                          "parts": partial(_Files, _of_all)}
+"""Blocks of servers of their own, files of each dataserver, a file in parts of all dataservers."""
+
+
+def receiver_bps(cluster: FabricCluster) -> float:
+    fabric = cluster.settings.fabric
+    return fabric.ports(fabric.hosts[0].name)[0].capacity_bps
 
 
 def _pings(cluster: FabricCluster, source: Host, destination: Host, seconds: float) -> list[float]:

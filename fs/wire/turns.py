@@ -24,7 +24,8 @@ LEAST_BYTES = 100_000
 MARK = 0x10000000
 """Of packets that the agent's rules let pass."""
 WANT_SECONDS = 0.1
-STEP_BYTES = 1 << 18
+STEP_SECONDS, MOST_STEP_BYTES = 0.002, 1 << 18
+"""What is written at once: about as much waits in the socket when a slice is over, or turns begin."""
 WANT = struct.Struct("=4sQ")
 _ANSWER, _SPAN = struct.Struct("=d"), struct.Struct("=ddQ")
 
@@ -58,6 +59,7 @@ class OwnTurns:
         self._destination = socket.inet_aton(connection.getpeername()[0])
         self._frame_bytes = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
         self._free_at, self._spans, self._said_at = -inf, list[Span](), -inf
+        self._free_step, self._stepped_at, self._unsent_bytes = self._frame_bytes, -inf, 0
         self._want(count)
         self._listen(WANT_SECONDS)
 
@@ -68,6 +70,7 @@ class OwnTurns:
         with suppress(OSError):
             self._agent.send(WANT.pack(self._destination, 0))
         self._agent.close()
+        self._let_wait(0)
 
     def wait(self, count: int) -> int:
         """How many of `count` bytes may go now, at least one; waits until some may."""
@@ -77,14 +80,34 @@ class OwnTurns:
             if now - self._said_at >= WANT_SECONDS:
                 self._want(count)
             if now >= self._free_at:
-                return min(count, STEP_BYTES)
+                return min(count, self._let_wait(self._free_bytes(now)))
             span = next((span for span in self._spans if span.begin <= now < span.end), None)
             if span is not None:
                 fits = int((span.end - now) * span.rate_bps / 8) - self._queued_bytes()
                 if fits >= min(count, self._frame_bytes):
-                    return min(count, fits, STEP_BYTES)
+                    return min(count, fits, self._let_wait(int(span.rate_bps / 8 * STEP_SECONDS)))
             next_at = min([span.begin for span in self._spans if span.begin > now] + [self._free_at])
             self._listen(min(next_at - now, WANT_SECONDS))
+
+    def _free_bytes(self, now: float) -> int:
+        """What takes about STEP_SECONDS where nothing says how fast it goes, by how long the last ones took."""
+        took, self._stepped_at = now - self._stepped_at, now
+        if took < STEP_SECONDS / 2:
+            self._free_step *= 2
+        elif took > 2 * STEP_SECONDS:
+            self._free_step //= 2
+        self._free_step = min(max(self._free_step, self._frame_bytes), MOST_STEP_BYTES)
+        return self._free_step
+
+    def _let_wait(self, count: int) -> int:
+        """Have writing wait while more than so many bytes have not been sent, 0 for what is usual. Returns them, at
+        least a frame's."""
+        count = count and min(max(count, self._frame_bytes), MOST_STEP_BYTES)
+        if count != self._unsent_bytes:
+            self._unsent_bytes = count
+            with suppress(OSError):     # the connection is lost
+                self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, count)
+        return count
 
     def _want(self, count: int) -> None:
         self._said_at = time.monotonic()

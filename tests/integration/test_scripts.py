@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -33,7 +34,7 @@ LONG = {
     "bench-rest": "--simulate fat-tree-8 --in-flight 10 --seconds 1 --rate 20",
     "bench-sim": "--reads 200",
     "bench-takeover": "--rounds 1",
-    "bench-turns": "--senders 2 --seconds 2 --system nothing --system xco-plus",
+    "bench-turns": "--senders 2 --seconds 2 --system nothing",
     "compare-mincof-readings": "--runs 1",
 }
 ELSEWHERE = {
@@ -63,6 +64,17 @@ def test_a_script_does_its_work(name: str) -> None:
     done = subprocess.run([ROOT / "scripts" / name, *(BRIEF | LONG)[name].split()], capture_output=True, text=True,
                           check=False)
     assert done.returncode == 0 and done.stdout and "Traceback" not in done.stderr, done.stdout + done.stderr
+
+
+@pytest.mark.root
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("load", ["files", "parts"])
+def test_turns_are_measured_on_what_the_filesystem_reads(load: str) -> None:
+    done = subprocess.run([ROOT / "scripts" / "bench-turns", "--senders", "2", "--seconds", "2", "--load", load,
+                           "--block-kib", "2048", "--system", "xco-plus", "--json"], capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["xco-plus"]["used"] > 0.3
 
 
 def test_the_hook_refuses_a_commit_that_the_fast_checks_refuse(tmp_path: Path) -> None:

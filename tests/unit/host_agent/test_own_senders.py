@@ -11,7 +11,7 @@ from contextlib import closing
 
 import pytest
 
-from speedwell.fs.wire.turns import LEAST_BYTES, STEP_BYTES, WANT, OwnTurns, own_turns
+from speedwell.fs.wire.turns import LEAST_BYTES, MOST_STEP_BYTES, STEP_SECONDS, WANT, OwnTurns, own_turns
 from speedwell.host_agent.channel import Slice, Turns
 from speedwell.host_agent.gate import Gate
 from speedwell.host_agent.own_senders import LEASE_SECONDS, OwnSenders
@@ -62,10 +62,28 @@ def test_nobody_waits_without_an_agent_or_with_little_to_send(host: Host) -> Non
             assert own_turns(connection, LEAST_BYTES - 1) is None
 
 
-def test_who_is_free_goes_at_once_and_in_steps(host: Host) -> None:
+def test_who_is_free_goes_at_once_in_steps_that_grow_while_they_take_no_time(host: Host) -> None:
     with host.sender() as sender:
         host.hear()
-        assert sender.wait(COUNT) == STEP_BYTES and sender.wait(7) == 7
+        assert 0 < sender.wait(COUNT) <= MOST_STEP_BYTES and sender.wait(7) == 7
+        now = time.monotonic() + 60
+        steps = [sender._free_bytes(now + number * STEP_SECONDS / 4) for number in range(12)]
+        assert steps == sorted(steps) and steps[0] < steps[-1] == MOST_STEP_BYTES
+        assert sender._free_bytes(now + 6 * STEP_SECONDS) == MOST_STEP_BYTES // 2
+
+
+def test_no_more_waits_in_the_socket_than_a_step_while_turns_are_kept(host: Host) -> None:
+    def unsent_bytes() -> int:
+        return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
+
+    host.direct(60_000_000, Slice(0, 20_000_000, 1 << 29))
+    with host.sender() as sender:
+        connection = sender._connection
+        host.hear()
+        step = sender.wait(COUNT)
+        assert step == unsent_bytes() == int((1 << 29) / 8 * STEP_SECONDS)
+        assert sender.wait(7) == 7 and unsent_bytes() == step
+    assert unsent_bytes() == 0
 
 
 def test_a_sender_waits_for_its_slice_and_takes_no_more_than_fits(host: Host) -> None:
@@ -73,7 +91,7 @@ def test_a_sender_waits_for_its_slice_and_takes_no_more_than_fits(host: Host) ->
     began = time.monotonic()
     with host.sender() as sender:
         host.hear()
-        assert sender.wait(COUNT) == STEP_BYTES and time.monotonic() - began >= 0.19
+        assert sender.wait(COUNT) == MOST_STEP_BYTES and time.monotonic() - began >= 0.19
     with host.sender() as sender:
         host.hear()
         host.direct(60_000_000, Slice(0, 2_000_000))
@@ -93,7 +111,7 @@ def test_what_an_agent_said_that_is_gone_runs_out(host: Host) -> None:
     with host.sender() as sender:
         host.hear()
         host.agent.close()
-        assert sender.wait(COUNT) == STEP_BYTES and time.monotonic() - began < 5
+        assert sender.wait(COUNT) and time.monotonic() - began < 5
 
 
 def test_the_agent_knows_what_is_wanted_until_it_is_sent_or_the_sender_is_silent(host: Host) -> None:
@@ -129,4 +147,4 @@ def test_a_new_directive_wakes_a_sender_that_waits(host: Host) -> None:
         assert not got
         host.direct(0)
         waiting.join(10)
-    assert got == [STEP_BYTES]
+    assert len(got) == 1 and got[0]
