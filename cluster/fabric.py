@@ -377,7 +377,7 @@ class FabricCluster:
     def _agent(self, name: str) -> Command:
         shown = local_metrics.identity_of(self.processes)   # to who reads metrics; it has a key for all else
         return with_identity(self.processes, host_agents.agent(
-            self.settings.directory, name, self.network.host(name).ip, MACHINE, self._inside(name),
+            self.settings.directory, self.network, name, MACHINE, self._inside(name),
             self._slices if self._has_classes_at_hosts else "priorities"),
             shown.name if shown else None)
 

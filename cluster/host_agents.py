@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import os
 import secrets
 import shutil
 from collections.abc import Callable, Sequence
@@ -34,6 +35,7 @@ __all__ = ["ALL", "KEYS", "METRICS_PORT", "PORT", "SCHEDULER", "agent", "key_fil
 PROCESS_BYTES = 30 << 20
 """Proportional set size of an agent with its guardian."""
 ANSWER_SECONDS = 2.0
+HOSTS_OF_PROCESSOR = 4
 _FRAMES = 10
 """Of the slowest host's link in a slice; shorter slices lose much of it to what no longer fits."""
 _LEAST_MS, _MOST_MS = 10, 1000
@@ -58,7 +60,13 @@ def scheduler(directory: Path, fabric: Fabric, host: str, controller: str, *opti
     return Command(SCHEDULER, [
         program("speedwell-timeslices"), "--controller", controller, "--listen", f"{host}:{PORT}",
         "--metrics", f"{LOOPBACK}:{METRICS_PORT}", "--key-file", str(key_file(directory / KEYS)),
-        "--slice-ms", str(slice_ms(fabric)), "--realtime", *options])
+        "--slice-ms", str(slice_ms(fabric)), *realtime(fabric), *options])
+
+
+def realtime(fabric: Fabric) -> list[str]:
+    """Slices are held closer with it. Where many hosts share this machine's processors, all else on it waits for
+    agents then, and what turns give is lost again."""
+    return ["--realtime"] if len(fabric.hosts) <= HOSTS_OF_PROCESSOR * (os.cpu_count() or 1) else []
 
 
 def shares(slices: str) -> str:
@@ -67,12 +75,13 @@ def shares(slices: str) -> str:
     return ",".join(str(round(each.share * WHOLE_PERCENT)) for each in queues)
 
 
-def agent(directory: Path, name: str, address: str, scheduler_host: str, prefix: Sequence[str],
+def agent(directory: Path, fabric: Fabric, name: str, scheduler_host: str, prefix: Sequence[str],
           slices: str) -> Command:
+    address = fabric.host(name).ip
     return Command(f"agent-{name}", [
         program("speedwell-host-agent"), "--address", address, "--scheduler", f"{scheduler_host}:{PORT}",
         "--key-file", str(key_file(directory / KEYS, address)), "--first", str(KEY_NETWORK),
-        "--first", str(SLOT_NETWORK), "--realtime", "--shares", shares(slices)], prefix=prefix)
+        "--first", str(SLOT_NETWORK), *realtime(fabric), "--shares", shares(slices)], prefix=prefix)
 
 
 def turns(metrics_url: str) -> dict[str, int]:

@@ -25,6 +25,7 @@ from speedwell.controller.policy.metadata.blocks import SLOTS, SPACE, Node, Tabl
 from speedwell.controller.policy.metadata.btree import grown, paper_tables, tree_of
 from speedwell.controller.policy.metadata.tables import Also
 from speedwell.controller.policy.network.prefixes import Prefix
+from speedwell.controller.policy.network.traffic_classes import class_of_priority
 from speedwell.controller.rest import RestApplication
 from speedwell.controller.services import Services
 from speedwell.controller.switches.entries import FlowEntry
@@ -139,8 +140,10 @@ class Metadata(Application):
                ) -> Steering:
         hosts = self._state.hosts
         places = {server: hosts[server] for server in (*blocks, *senders) if server in hosts}
+        # what has no class would get its least share alone where flows of coflows want the rest
+        traffic_class = class_of_priority(0) if self._state.settings.queues == "priorities" else None
         return Steering(blocks, senders, places, frozenset(self._state.edge_switches()), self._state.switch_ports(),
-                        self._forwarding.planner.default_route, also, space, hot or {})
+                        self._forwarding.planner.default_route, also, space, hot or {}, traffic_class)
 
     def _require_space(self, blocks: Mapping[str, Sequence[Prefix]], space: Prefix = SPACE) -> None:
         """Raises TableFull, which names a switch that would have more entries than it may."""

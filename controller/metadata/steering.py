@@ -93,6 +93,8 @@ class Steering:
     """What all blocks are within."""
     hot: Mapping[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     """By switch and address the servers there that share its requests: 1, 2, 4, and so on."""
+    traffic_class: int | None = None
+    """Of requests and answers between switches; None: they have none of their own."""
 
     @cached_property
     def spans(self) -> list[Span]:
@@ -151,10 +153,14 @@ class Steering:
             for prefix in self.senders.get(server, ()):
                 yield _entry(Table.SOURCES, PODS + prefix[1], match(
                     eth_type=ETH_IPV4, in_port=place.port_no, eth_src=place.mac, ipv4_src=masked(prefix)),
-                    goto=NUMBER)
+                    *self._class(), goto=NUMBER)
         yield _entry(Table.SOURCES, PODS, match(eth_type=ETH_IPV4, ipv4_src=masked(self.space)))
         yield _entry(Table.SOURCES, PODS, match(eth_type=ETH_ARP, arp_spa=masked(self.space)))
         yield _entry(Table.SOURCES, PODS + 1, match(eth_type=ETH_ARP, arp_tpa=masked(self.space)))
+
+    def _class(self) -> tuple[Action, ...]:
+        """Kept until a route loads its own label."""
+        return () if self.traffic_class is None else (LoadLabel(0, self.traffic_class),)
 
     def _deliveries(self, dpid: str) -> Iterator[FlowEntry]:
         yield _entry(Table.LABELS, PODS, match(eth_type=ETH_MPLS, mpls_label=DELIVER_LABEL), goto=Table.UNLABEL)
@@ -205,7 +211,9 @@ class Steering:
             return _entry(NUMBER, PODS + prefix[1], _to(prefix), goto=DELIVERIES)
         rack, mac = stop
         way = self.way(dpid, rack)
-        actions: tuple[Action, ...] = (SetField("eth_dst", mac), LoadLabel(way[0]), ToGroup(way[1])) if way else ()
+        actions: tuple[Action, ...] = ()
+        if way is not None:
+            actions = SetField("eth_dst", mac), LoadLabel(way[0], self.traffic_class), ToGroup(way[1])
         return _entry(NUMBER, PODS + prefix[1], _to(prefix), *actions)
 
     def _entrances(self, dpid: str, rack: str) -> frozenset[str]:

@@ -141,7 +141,7 @@ def _host_agents(settings: ReplaySettings, emulation: Emulation) -> list[Command
     host_agents.make_keys(directory / host_agents.KEYS, fabric, agent_key)
     return [host_agents.scheduler(directory, fabric, MACHINE, CONTROLLER_URL, "--no-turns", "--slice-ms", "1000",
                                   "--insecure=fabric"),
-            *(host_agents.agent(directory, host.name, host.ip, MACHINE,
+            *(host_agents.agent(directory, fabric, host.name, MACHINE,
                                 in_namespace(emulation.host_pid(host.name), ()), settings.queues)
               for host in fabric.hosts)]
 

@@ -85,7 +85,8 @@ class _Stores:
 
     def ask(self, kind: str, key: str) -> None:
         """Put a record, or get it. Raises SpeedwellError."""
-        client = self._idle.pop() if self._idle else MetadataClient(identity=identity_for(self._nameserver))
+        client = self._idle.pop() if self._idle else MetadataClient(    # what is late is measured
+            timeout_seconds=SEND_TIMEOUT_SECONDS, identity=identity_for(self._nameserver))
         if kind == "put":
             client.put(key.encode(), RECORD)
         elif client.get(key.encode()) != RECORD:

@@ -70,11 +70,12 @@ class MetadataClient:
         if not 0 < len(key) <= MAX_KEY_BYTES:
             raise InvalidArgument(f"a key of {len(key)} bytes: 1 to {MAX_KEY_BYTES} are taken")
         address = address_of(key)
-        deadline, answer_seconds = time.monotonic() + self._timeout_seconds, FIRST_ANSWER_SECONDS
+        deadline = time.monotonic() + self._timeout_seconds
+        connect_seconds, answer_seconds = CONNECT_SECONDS, FIRST_ANSWER_SECONDS
         while True:
             kept = None
             try:
-                kept = self._connection(address, parts[0] == b"GET" and self._is_hot(address))
+                kept = self._connection(address, parts[0] == b"GET" and self._is_hot(address), connect_seconds)
                 kept.connection.set_timeout(answer_seconds)
                 reply = kept.connection.call(*parts)
             except (Refused, NotAuthenticated) as error:
@@ -92,6 +93,7 @@ class MetadataClient:
                 if not self._keep:
                     self._leave(kept)
                 return reply
+            connect_seconds = min(2 * connect_seconds, ANSWER_SECONDS)
             answer_seconds = min(2 * answer_seconds, ANSWER_SECONDS)
             if time.monotonic() > deadline:
                 raise MetadataUnavailable(f"no server answers for {address}: {reason(problem)}")
@@ -105,12 +107,12 @@ class MetadataClient:
     def _is_hot(self, address: IPv4Address) -> bool:
         return self._hot_until.get(address, 0.0) > time.monotonic()
 
-    def _connection(self, address: IPv4Address, is_hot: bool) -> _Kept:
+    def _connection(self, address: IPv4Address, is_hot: bool, connect_seconds: float) -> _Kept:
         """To the owner, as far as we know; of a key that `is_hot`, to whoever answers at its address."""
         for kept in self._kept:
             if kept.hot == address if is_hot else block_of(address, kept.blocks):
                 return kept
-        connection = connect((str(address), self._port), CONNECT_SECONDS, self._identity)
+        connection = connect((str(address), self._port), connect_seconds, self._identity)
         connection.set_timeout(ANSWER_SECONDS)
         if not self._keep:
             return _Kept([], connection, None)

@@ -12,6 +12,7 @@ from speedwell.controller.policy.metadata.blocks import halves, nodes_above, siz
 from speedwell.controller.policy.metadata.layout import Layout, lay_out, leave
 from speedwell.controller.policy.metadata.tables import Also, switch_of, tables
 from speedwell.controller.policy.network.prefixes import Prefix
+from speedwell.controller.switches.entries import LoadLabel
 from speedwell.controller.tables.entries import dotted
 from speedwell.topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
 from tests.unit.controller.fake_switch import Packet
@@ -28,8 +29,9 @@ GATEWAY = "02:53:70:64:00:40"
 class Metadata:
     """A server at the first host of each rack, or of those named."""
 
-    def __init__(self, fabric: Fabric, servers: list[str] | None = None) -> None:
+    def __init__(self, fabric: Fabric, servers: list[str] | None = None, traffic_class: int | None = None) -> None:
         self.run = Run(fabric)
+        self.traffic_class = traffic_class
         network = self.run.network
         first = {fabric.edge_switch_of(host).name: host for host in reversed(fabric.hosts)}
         hosts = [network.hosts[name] for name in servers] if servers else list(first.values())
@@ -54,7 +56,8 @@ class Metadata:
         places = {ip: state.hosts[ip] for ip in (*self.blocks, *(server for _, server, _ in self.also))}
         senders = {server: [*blocks, *self.hot_senders.get(server, ())] for server, blocks in self.blocks.items()}
         return Steering(self.blocks, senders, places, frozenset(state.edge_switches()), state.switch_ports(),
-                        self.run.planner.default_route, self.also, hot=self.hot)
+                        self.run.planner.default_route, self.also, hot=self.hot,
+                        traffic_class=self.traffic_class)
 
     def request(self, client: str, address: str) -> Packet:
         return self.run.network.tcp(client, client).with_fields(ipv4_dst=address, eth_dst=GATEWAY)
@@ -137,6 +140,21 @@ def test_an_address_of_a_key_is_a_senders_only_at_the_port_of_its_owner():
         assert {arrival.where for arrival in network.send(host, asked)} == {"nowhere"}
         asked = asked.with_fields(arp_spa=network.hosts[host].ip, arp_tpa=own)
         assert {arrival.where for arrival in network.send(host, asked)} == {"nowhere"}
+
+
+@pytest.mark.parametrize("traffic_class", [None, 7])
+def test_requests_and_answers_have_the_class_of_metadata_between_switches(traffic_class: int | None):
+    metadata = Metadata(FABRICS[0], traffic_class=traffic_class)
+    network = metadata.run.network
+    server, client = metadata.servers[0], "p1r1h1"
+    own = dotted(metadata.blocks[network.hosts[server].ip][0][0])
+    arrivals = [*network.send(client, metadata.request(client, own)),
+                *network.send(server, network.tcp(server, client).with_fields(ipv4_src=own))]
+    assert {arrival.where for arrival in arrivals} == {network.hosts[server].ip, network.hosts[client].ip}
+    state = metadata.run.state
+    loaded = {action.traffic_class for dpid in state.edge_switches() for entry in metadata.steering().entries(dpid)
+              for action in entry.actions if isinstance(action, LoadLabel)}
+    assert loaded == {traffic_class}
 
 
 def test_no_packet_meets_tables_that_disagree_while_blocks_change_hands():
