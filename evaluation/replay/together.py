@@ -52,7 +52,7 @@ from speedwell.fs.limits import LEAST_ADVISED_BYTES
 from speedwell.sim.mixed_load import Outcome, Transfer
 from speedwell.topo.fabric import Fabric
 
-HOST_MBPS, SECONDS, QUICK_SECONDS, RUNS = 40.0, 30.0, 10.0, 3
+HOST_MBPS, SECONDS, QUICK_SECONDS, RUNS = 20.0, 30.0, 10.0, 3
 FILES = 16
 LOOK_UPS, SHORT_FLOWS, SHORT_BYTES = 40.0, 20.0, 20_000
 FLOOD_SHARE = 0.5
