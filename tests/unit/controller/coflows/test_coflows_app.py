@@ -373,13 +373,12 @@ def test_hosts_are_told_the_last_class_for_a_coflow_that_was_deleted_while_it_is
         run: Any, trusted: bool) -> None:
     def scenario(site: Site) -> None:
         site.state.settings = site.state.settings.model_copy(update={"trust_dscp": trusted})
-        site.report(20 * MB)
-        eventlet.sleep(0.1)
+        site.keep_reporting(2, 20 * MB)
         site.coflows.remove(ONE)
-        site.keep_reporting(1, 20 * MB)
+        site.keep_reporting(2, 20 * MB)
         assert list(site.coflows.forwarding.records.priorities.values()) == ([PRIORITIES - 1] if trusted else [])
         site.report(0)
-        site.keep_reporting(1, 20 * MB)     # the next one's
+        site.keep_reporting(2, 20 * MB)     # the next one's
         told = list(site.coflows.forwarding.records.priorities.values())
         assert told == ([PRIORITIES - 1 - SCHEDULED.number] if trusted else [])
 
