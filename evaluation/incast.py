@@ -86,7 +86,7 @@ def measure(cluster: FabricCluster, senders: int, seconds: float, load: str = "b
             before, dropped, began = asked.received_bytes, _dropped(cluster, receiver), time.monotonic()
             pings = _pings(cluster, pinging, receiver, seconds)
             took = time.monotonic() - began
-            used = 8 * (asked.received_bytes - before) / took / receiver_bps(cluster)
+            used = 8 * (asked.received_bytes - before) / took / _receiver_bps(cluster)
             dropped = _dropped(cluster, receiver) - dropped
         finally:
             ended.set()
@@ -170,7 +170,7 @@ class _Files:
         for path, holders in self._holders.items():
             stored = cluster.emulation.run(holders[0], [
                 program("speedwell"), "put", "--nameserver", NAMESERVER, "--replicas", ",".join(holders), str(source),
-                path], timeout_seconds=STALL_SECONDS + 8 * block_bytes * len(holders) / receiver_bps(cluster))
+                path], timeout_seconds=STALL_SECONDS + 8 * block_bytes * len(holders) / _receiver_bps(cluster))
             if stored.returncode:
                 raise ClusterError(f"{path} cannot be stored: {stored.stderr}")
 
@@ -186,6 +186,7 @@ class _Files:
         time.sleep(WARM_UP_SECONDS)
 
     def _read(self, ended: threading.Event) -> None:
+        """Raises ClusterError."""
         parts = max(map(len, self._holders.values()))
         with subprocess.Popen([
                 sys.executable, "-m", "speedwell.evaluation.repeated_reads", "--nameserver", NAMESERVER,
@@ -198,6 +199,8 @@ class _Files:
                     break
             reading.stdin.close()
             reading.stdout.read()
+        if reading.returncode:
+            raise ClusterError("files could not be read: what was said of it is above")
 
 
 def _of_each(senders: Sequence[str]) -> dict[str, Sequence[str]]:
@@ -213,7 +216,7 @@ LOADS: dict[str, Callable[..., _Load]] = {"blocks": _Blocks, "files": partial(_F
 """Blocks of servers of their own, files of each dataserver, a file in parts of all dataservers."""
 
 
-def receiver_bps(cluster: FabricCluster) -> float:
+def _receiver_bps(cluster: FabricCluster) -> float:
     fabric = cluster.settings.fabric
     return fabric.ports(fabric.hosts[0].name)[0].capacity_bps
 
